@@ -1,0 +1,3 @@
+//! The binary: parse, dispatch, print errors with hints, exit.
+
+fn main() {}

@@ -1,0 +1,316 @@
+//! Baseline record + candidate records → [`Comparison`]: pairs by `item_id`, never averages over lengths.
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::{Bin, FaultKind, Finding, FindingKind, Outcome};
+use crate::setup::{Arm, ModelIdentity, Resolved};
+use crate::suite::TaskGroup;
+
+/// Everything that was found, without a judgement. `comparison.json` is this, and holds no times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Version of this document.
+    pub format_version: u32,
+    /// Version of kvgauge.
+    pub tool_version: String,
+    /// Suite name.
+    pub suite: String,
+    /// The comparability fields of the baseline's manifest.
+    pub plan: std::collections::BTreeMap<String, String>,
+    /// The model.
+    pub model: ModelIdentity,
+    /// Machine facts of the baseline's run.
+    pub environment: std::collections::BTreeMap<String, String>,
+    /// Bins, ascending.
+    pub bins: Vec<Bin>,
+    /// Tasks in the suite's order.
+    pub tasks: Vec<String>,
+    /// The baseline alone.
+    pub baseline: ArmSummary,
+    /// The A/A arm against the baseline, where there is one.
+    pub control: Option<ArmComparison>,
+    /// Every candidate against the baseline.
+    pub candidates: Vec<ArmComparison>,
+}
+
+/// One arm by itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArmSummary {
+    /// What was asked.
+    pub arm: Arm,
+    /// What is in effect.
+    pub resolved: Resolved,
+    /// Items planned.
+    pub planned_items: u64,
+    /// Whether every planned item has a record.
+    pub complete: bool,
+    /// Counts per outcome, in [`Outcome`] order.
+    pub outcomes: Vec<(Outcome, u64)>,
+    /// Task × bin, tasks in suite order, then bins ascending.
+    pub cells: Vec<CellSummary>,
+    /// Task × bin × depth slot.
+    pub depth_cells: Vec<DepthCell>,
+}
+
+/// One arm in one task × bin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CellSummary {
+    /// Task id.
+    pub task: String,
+    /// Bin.
+    pub bin: Bin,
+    /// Valid items.
+    pub n: u64,
+    /// Right items.
+    pub right: u64,
+    /// Mean score.
+    pub mean_score: Option<f64>,
+    /// Wilson 95 % interval of the share of right items.
+    pub wilson: Option<(f64, f64)>,
+    /// Mean answer NLL in nats per token.
+    pub answer_nll: Option<f64>,
+    /// Mean output tokens.
+    pub output_tokens: Option<f64>,
+    /// Items per symptom (leading finding of each kind counts once per item).
+    pub symptoms: Vec<(FindingKind, u64)>,
+    /// Items per fault.
+    pub faults: Vec<(FaultKind, u64)>,
+    /// Items that are not valid: censored, invalid, error.
+    pub not_valid: u64,
+}
+
+/// One arm in one task × bin × depth slot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DepthCell {
+    /// Task id.
+    pub task: String,
+    /// Bin.
+    pub bin: Bin,
+    /// Depth slot.
+    pub slot_percent: u8,
+    /// Valid items.
+    pub n: u64,
+    /// Right items.
+    pub right: u64,
+}
+
+/// One arm against the baseline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArmComparison {
+    /// The arm by itself.
+    pub summary: ArmSummary,
+    /// Fields in which it is not comparable beyond what it is meant to differ in; the gate makes it INVALID.
+    pub mismatches: Vec<Mismatch>,
+    /// Baseline and arm resolved to different backends: quality differences may not be the cache's.
+    pub confounded: Option<String>,
+    /// Signs that the treatment was applied.
+    pub treatment: Treatment,
+    /// Task × bin.
+    pub tasks: Vec<Delta>,
+    /// Task group × bin: the judged cells.
+    pub groups: Vec<GroupDelta>,
+    /// All pairs pooled over all lengths: shown beside the bins to say what the average hides.
+    pub pooled: Option<Delta>,
+    /// Symptom rates per bin, all tasks together.
+    pub symptoms: Vec<SymptomDelta>,
+    /// Pairs whose outcome changed, regressions first, then by bin and task.
+    pub flips: Vec<Flip>,
+    /// One-sided permutation test: does the delta fall with log₂ length?
+    pub slope: Option<Slope>,
+    /// Bins with a negative delta out of bins with pairs, and the one-sided sign test over bins.
+    pub same_sign: Option<SameSign>,
+}
+
+/// A comparability field that differs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// Field name.
+    pub field: String,
+    /// Baseline's value.
+    pub baseline: String,
+    /// The arm's value.
+    pub candidate: String,
+}
+
+/// Signs that the arm really ran what was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Treatment {
+    /// dtype asked for.
+    pub requested_dtype: String,
+    /// dtype in effect, where known.
+    pub resolved_dtype: Option<String>,
+    /// Cache bytes per token of baseline and arm, where known.
+    pub kv_bytes_per_token: Option<(f64, f64)>,
+    /// Pairs whose outputs are the same text.
+    pub identical_outputs: u64,
+    /// Pairs compared for that.
+    pub compared_outputs: u64,
+    /// Pairs with an answer NLL in both arms, and how many of them differ at all.
+    pub nll_pairs: u64,
+    /// See `nll_pairs`.
+    pub nll_different: u64,
+}
+
+/// Paired difference in one cell. Differences are candidate − baseline: negative is worse.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delta {
+    /// Task id, group name or `all`.
+    pub label: String,
+    /// `None` for pooled rows.
+    pub bin: Option<Bin>,
+    /// Pairs in which both outcomes are valid.
+    pub pairs: u64,
+    /// Different haystacks among them.
+    pub haystacks: u64,
+    /// Right in the baseline.
+    pub baseline_right: u64,
+    /// Right in the arm.
+    pub candidate_right: u64,
+    /// Wilson interval of the baseline.
+    pub baseline_wilson: Option<(f64, f64)>,
+    /// Wilson interval of the arm.
+    pub candidate_wilson: Option<(f64, f64)>,
+    /// Mean graded scores.
+    pub baseline_mean: Option<f64>,
+    /// Mean graded scores.
+    pub candidate_mean: Option<f64>,
+    /// (candidate_right − baseline_right) / pairs.
+    pub delta: Option<f64>,
+    /// Two-sided 95 % interval of `delta`: Tango, or `delta` ± 1.96 clustered standard errors where haystacks are shared.
+    pub interval: Option<(f64, f64)>,
+    /// One-sided upper 95 % limit of the *drop* (−delta), by the same method.
+    pub drop_upper: Option<f64>,
+    /// right → wrong.
+    pub regressions: u64,
+    /// wrong → right.
+    pub fixes: u64,
+    /// Wrong in both arms with different texts.
+    pub wrong_but_different: u64,
+    /// One-sided p for "the arm is worse": exact McNemar, or the sign-flip permutation over cluster sums.
+    pub p_worse: Option<f64>,
+    /// Which test `p_worse` is.
+    pub test: PairedTest,
+    /// One-sided sign-flip permutation p on graded scores.
+    pub p_graded: Option<f64>,
+    /// Answer NLL.
+    pub nll: Option<NllDelta>,
+    /// Mean ratio of output tokens, candidate / baseline.
+    pub output_ratio: Option<f64>,
+    /// Median index of the first different character among pairs that differ.
+    pub first_divergence: Option<u64>,
+}
+
+/// Which paired test was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PairedTest {
+    /// Exact one-sided McNemar.
+    ExactMcnemar,
+    /// Sign-flip permutation over haystack sums.
+    ClusterSignFlip,
+}
+
+/// Answer NLL of both arms on the same pairs, nats per token; positive delta is worse.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NllDelta {
+    /// Pairs with both values.
+    pub pairs: u64,
+    /// Baseline's mean.
+    pub baseline: f64,
+    /// Candidate − baseline.
+    pub delta: f64,
+    /// Standard error of `delta` (clustered where haystacks are shared).
+    pub standard_error: f64,
+}
+
+/// A judged cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupDelta {
+    /// Task group.
+    pub group: TaskGroup,
+    /// The numbers.
+    #[serde(flatten)]
+    pub delta: Delta,
+}
+
+/// A symptom's rate in one bin, paired.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SymptomDelta {
+    /// The symptom.
+    pub kind: FindingKind,
+    /// The bin.
+    pub bin: Bin,
+    /// Pairs looked at.
+    pub pairs: u64,
+    /// Items with it in the baseline.
+    pub baseline: u64,
+    /// Items with it in the arm.
+    pub candidate: u64,
+    /// Only in the arm.
+    pub appeared: u64,
+    /// Only in the baseline.
+    pub vanished: u64,
+    /// One-sided exact McNemar p for a rise.
+    pub p_rise: f64,
+}
+
+/// A pair whose outcome changed, or that is wrong in both arms in different ways.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flip {
+    /// The item.
+    pub item_id: String,
+    /// Task id.
+    pub task: String,
+    /// Bin.
+    pub bin: Bin,
+    /// Depth slot.
+    pub slot_percent: u8,
+    /// Realised depth.
+    pub depth_percent: Option<f64>,
+    /// Which way.
+    pub direction: FlipDirection,
+    /// Why, for grouping: the leading symptom or fault of the wrong side, in words.
+    pub cause: String,
+    /// Fault notes and evidence of the wrong side.
+    pub notes: Vec<String>,
+    /// Right answer.
+    pub expected: String,
+    /// Baseline's text.
+    pub baseline_text: String,
+    /// The arm's text.
+    pub candidate_text: String,
+    /// Symptoms of the arm's text.
+    pub findings: Vec<Finding>,
+    /// ±200 tokens around the needle.
+    pub excerpt: String,
+}
+
+/// Which way a pair changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FlipDirection {
+    /// right → wrong
+    Regression,
+    /// wrong → right
+    Fix,
+}
+
+/// Slope of the paired difference on log₂ length.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slope {
+    /// Points (as a share) per doubling of the length.
+    pub per_doubling: f64,
+    /// One-sided permutation p for a falling slope.
+    pub p_falling: f64,
+}
+
+/// Small but consistent: the same sign in every bin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SameSign {
+    /// Bins with a negative delta.
+    pub negative: u64,
+    /// Bins with a positive delta.
+    pub positive: u64,
+    /// One-sided exact McNemar p over all bins' flips.
+    pub p_pooled: f64,
+}

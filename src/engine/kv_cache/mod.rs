@@ -1,0 +1,3 @@
+//! The paged KV cache.
+
+pub mod codec;

@@ -1,0 +1,7 @@
+//! The run record: what is on disk, the waist of the pipeline.
+//!
+//! One directory per arm: `manifest.json` (what was asked, what is in effect, status), `samples.jsonl` (append-only journal,
+//! one JSON object + TAB + CRC32C in hex per line) and `events.jsonl`. Everything else is derived and can be made again.
+
+pub mod manifest;
+pub mod samples;

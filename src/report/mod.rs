@@ -1,0 +1,1 @@
+//! Comparison + verdict → one self-contained HTML file, and the other documents for people and CI.

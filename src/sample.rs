@@ -1,0 +1,437 @@
+//! The nouns of one measurement: [`Bin`], [`Item`], [`Completion`], [`Outcome`], [`Score`], [`Finding`]. No I/O, no logic.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units;
+
+/// A context-length bin: the **whole** budget of a request in tokens (template + prompt + output reserve).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Bin(pub u32);
+
+impl Bin {
+    /// The budget in tokens.
+    pub fn tokens(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Bin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&units::format_token_count(self.0))
+    }
+}
+
+impl FromStr for Bin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match units::parse_token_count(text) {
+            Some(tokens) if tokens > 0 => Ok(Self(tokens)),
+            _ => Err(format!("`{text}` is not a context length such as 512, 2K or 131072")),
+        }
+    }
+}
+
+/// The language an item is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    /// English.
+    En,
+    /// Simplified Chinese.
+    Zh,
+}
+
+impl Language {
+    /// The tag used in suites and records.
+    pub fn tag(self) -> &'static str {
+        match self {
+            Self::En => "en",
+            Self::Zh => "zh",
+        }
+    }
+}
+
+/// Who speaks in a chat message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Instructions of the operator.
+    System,
+    /// The question.
+    User,
+    /// An earlier answer.
+    Assistant,
+}
+
+impl Role {
+    /// The name chat templates and the OpenAI protocol use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+        }
+    }
+}
+
+/// One chat message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who speaks.
+    pub role: Role,
+    /// What is said.
+    pub content: String,
+}
+
+/// One question, complete: what is sent, what is expected, how it is scored.
+///
+/// An item exists once and runs on every arm; `item_id` pairs the runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    /// `blake3(suite_version, task, language, bin, slot, index, seed)`, 32 hex digits.
+    pub item_id: String,
+    /// Task id, for example `needle`.
+    pub task: String,
+    /// Language of the text.
+    pub language: Language,
+    /// The context-length bin.
+    pub bin: Bin,
+    /// Depth slot asked for, in percent of the haystack (a design factor, not drawn).
+    pub slot_percent: u8,
+    /// Counts the items of one task × bin × slot.
+    pub index: u32,
+    /// Items with the same haystack share it: the cluster of all statistics, and the prefix that is prefilled once.
+    pub haystack_id: String,
+    /// What is sent. Items of one haystack start with the same text and differ in the question at the end.
+    pub messages: Vec<Message>,
+    /// Tokens of the rendered prompt, chat template, BOS and generation prompt included.
+    pub prompt_tokens: u32,
+    /// Limit for the answer.
+    pub max_output_tokens: u32,
+    /// Realised depth of the (first) needle in percent of the prompt's tokens; `None` where the task has no needle.
+    pub depth_percent: Option<f64>,
+    /// What a right answer says.
+    pub expected: Expected,
+    /// Name of the scorer.
+    pub scorer: String,
+    /// About ±200 tokens around the needle, for the report; prompts themselves are regenerated, not stored.
+    pub excerpt: String,
+}
+
+/// What a right answer says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Expected {
+    /// A canonical right answer: it scores exactly 1, and answer NLL is measured on it.
+    pub answer: String,
+    /// The facts behind it, as its scorer needs them.
+    pub gold: Gold,
+}
+
+/// The facts behind an expected answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Gold {
+    /// One value; `distractors` are the other keys of the text with their values (look-alikes).
+    Value {
+        /// The right value.
+        value: String,
+        /// Other keys and values of the same text.
+        distractors: Vec<Distractor>,
+    },
+    /// `key=value` lines.
+    Bindings {
+        /// In the order asked.
+        pairs: Vec<Binding>,
+    },
+    /// A JSON array of flat objects.
+    Records {
+        /// In the order asked; every value is a string, number or boolean.
+        records: Vec<serde_json::Map<String, serde_json::Value>>,
+        /// Property name → JSON type name (`string`, `integer`, `number`, `boolean`), in schema order.
+        fields: Vec<(String, String)>,
+    },
+    /// Lines in a known order.
+    Sequence {
+        /// The lines, in order.
+        lines: Vec<String>,
+    },
+    /// A passage to be reproduced.
+    Span {
+        /// The passage.
+        text: String,
+    },
+}
+
+/// A key with its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binding {
+    /// The key.
+    pub key: String,
+    /// The value.
+    pub value: String,
+}
+
+/// Another key of the text, whose value would be a confusion.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Distractor {
+    /// The other key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// Entries between it and the right one, negative before.
+    pub distance: i64,
+}
+
+/// Why generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model ended its answer.
+    Stop,
+    /// The output limit was reached.
+    Length,
+    /// A server's filter.
+    ContentFilter,
+    /// Not said.
+    Unknown,
+}
+
+/// Times of one request, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// Time to the first token. For items that share a prefill: the whole prefill's time, counted for its first item only
+    /// (the others have their own question's share).
+    pub ttft_ms: f64,
+    /// Whole request.
+    pub latency_ms: f64,
+}
+
+impl Timing {
+    /// Time per output token after the first, vLLM's definition: `(latency − ttft) / (output_tokens − 1)`.
+    pub fn tpot_ms(&self, output_tokens: u32) -> Option<f64> {
+        (output_tokens > 1).then(|| (self.latency_ms - self.ttft_ms) / f64::from(output_tokens - 1))
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Completion {
+    /// The text, without special tokens.
+    pub text: String,
+    /// Prompt tokens as the target counted them.
+    pub prompt_tokens: u32,
+    /// Tokens generated, the end token included where the target counts it.
+    pub output_tokens: u32,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// Times.
+    pub timing: Timing,
+    /// Mean negative log-likelihood of the expected answer (teacher-forced), in nats per token, where the target can tell.
+    pub answer_nll: Option<f64>,
+}
+
+/// What became of an item on an arm. Only the first two are scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Scored exactly 1.
+    ValidRight,
+    /// Scored less.
+    ValidWrong,
+    /// Cannot be judged: unfinished thinking, or both arms at the output limit.
+    Censored,
+    /// The measurement is broken (token count differs, truncated prompt).
+    Invalid,
+    /// Infrastructure failed.
+    Error,
+}
+
+/// What a scorer says of an answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Score {
+    /// 0 to 1; *right* is exactly 1.
+    pub value: f64,
+    /// What was taken out of the answer and judged.
+    pub extracted: String,
+    /// Named faults, most telling first; empty when right.
+    pub faults: Vec<Fault>,
+}
+
+impl Score {
+    /// Right means exactly 1.
+    pub fn is_right(&self) -> bool {
+        self.value == 1.0
+    }
+}
+
+/// A named fault of an answer, with what was seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The kind.
+    pub kind: FaultKind,
+    /// What was seen, short: `4711 belongs to key ar-29, 3 entries away`.
+    pub note: String,
+}
+
+/// The ways an answer can be wrong. `label()` is what people read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// Nothing was answered.
+    Empty,
+    /// A value that is not in the text.
+    WrongValue,
+    /// Some digits differ, are transposed, or a repeat was dropped.
+    NearMiss,
+    /// The value of another key.
+    OtherKey,
+    /// Right values bound to the wrong keys.
+    SwappedBindings,
+    /// Something asked for is not there.
+    Missing,
+    /// Something not asked for is there.
+    Extra,
+    /// Out of order.
+    OutOfOrder,
+    /// Given more than once.
+    Duplicated,
+    /// Not JSON.
+    InvalidJson,
+    /// JSON of another shape.
+    SchemaViolation,
+    /// A field has another value.
+    WrongField,
+    /// A copy that departs from the original.
+    Diverged,
+    /// Text around the answer that was asked not to be there.
+    ExtraText,
+}
+
+impl FaultKind {
+    /// All kinds, in declaration order.
+    pub const ALL: [Self; 14] = [
+        Self::Empty,
+        Self::WrongValue,
+        Self::NearMiss,
+        Self::OtherKey,
+        Self::SwappedBindings,
+        Self::Missing,
+        Self::Extra,
+        Self::OutOfOrder,
+        Self::Duplicated,
+        Self::InvalidJson,
+        Self::SchemaViolation,
+        Self::WrongField,
+        Self::Diverged,
+        Self::ExtraText,
+    ];
+
+    /// In words, for tables.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::WrongValue => "wrong value",
+            Self::NearMiss => "near miss",
+            Self::OtherKey => "value of another key",
+            Self::SwappedBindings => "swapped values",
+            Self::Missing => "missing",
+            Self::Extra => "extra",
+            Self::OutOfOrder => "out of order",
+            Self::Duplicated => "duplicated",
+            Self::InvalidJson => "invalid JSON",
+            Self::SchemaViolation => "schema violation",
+            Self::WrongField => "wrong field",
+            Self::Diverged => "diverged",
+            Self::ExtraText => "extra text",
+        }
+    }
+}
+
+/// A symptom of degradation, whatever the score. Declared in order of precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// Loops, doubled tokens, whitespace runs.
+    Repetition,
+    /// Replacement characters, leaked control tokens, mojibake.
+    Garbage,
+    /// Stopped before the end.
+    Truncation,
+    /// Order lost.
+    Scrambled,
+    /// Another language.
+    LanguageDrift,
+    /// Another format.
+    FormatDrift,
+    /// About something else.
+    OffTopic,
+    /// The prompt again.
+    PromptEcho,
+}
+
+impl FindingKind {
+    /// All kinds in order of precedence.
+    pub const ALL: [Self; 8] = [
+        Self::Repetition,
+        Self::Garbage,
+        Self::Truncation,
+        Self::Scrambled,
+        Self::LanguageDrift,
+        Self::FormatDrift,
+        Self::OffTopic,
+        Self::PromptEcho,
+    ];
+
+    /// The name used in records and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Repetition => "repetition",
+            Self::Garbage => "garbage",
+            Self::Truncation => "truncation",
+            Self::Scrambled => "scrambled",
+            Self::LanguageDrift => "language_drift",
+            Self::FormatDrift => "format_drift",
+            Self::OffTopic => "off_topic",
+            Self::PromptEcho => "prompt_echo",
+        }
+    }
+}
+
+/// What a detector saw in an output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The symptom.
+    pub kind: FindingKind,
+    /// 0 (barely) to 1 (the whole output).
+    pub severity: f64,
+    /// First byte of the place, in the output.
+    pub start: usize,
+    /// One past its last byte.
+    pub end: usize,
+    /// What was seen, for people: `period of 7 tokens, 23 copies, 81 % of the output`.
+    pub evidence: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_read_and_print_as_people_say_them() {
+        assert_eq!("8k".parse::<Bin>(), Ok(Bin(8192)));
+        assert_eq!(Bin(131_072).to_string(), "128K");
+        assert!("0".parse::<Bin>().is_err());
+        assert!("eight".parse::<Bin>().is_err());
+    }
+
+    #[test]
+    fn tpot_needs_two_tokens() {
+        let timing = Timing { ttft_ms: 100.0, latency_ms: 190.0 };
+        assert_eq!(timing.tpot_ms(10), Some(10.0));
+        assert_eq!(timing.tpot_ms(1), None);
+    }
+}

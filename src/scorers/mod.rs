@@ -1,0 +1,1 @@
+//! Pure functions `(Item, Completion) → Score`, one file per scorer.

@@ -1,0 +1,110 @@
+//! What was asked for ([`Arm`]) kept apart from what is in effect ([`Resolved`], each fact an [`Evidence`] with its source).
+
+use serde::{Deserialize, Serialize};
+
+/// One side of a comparison, as asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arm {
+    /// Unique in a run and a legal folder name: `bfloat16`, `bfloat16.aa`, `fp8_e4m3`.
+    pub name: String,
+    /// What part it plays.
+    pub role: ArmRole,
+    /// vLLM's spelling, or an engine's own name: any string is legal here, the target decides.
+    pub kv_cache_dtype: String,
+    /// Backend asked for; `None` leaves the choice to the engine.
+    pub attention_backend: Option<String>,
+}
+
+/// The part an arm plays in a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArmRole {
+    /// The 16-bit cache that everything is compared with.
+    Baseline,
+    /// The baseline once more (A/A): measures the noise.
+    Control,
+    /// A quantized cache under judgement.
+    Candidate,
+}
+
+impl Arm {
+    /// The baseline with `kv_cache_dtype`.
+    pub fn baseline(kv_cache_dtype: &str) -> Self {
+        Self::of(kv_cache_dtype.into(), ArmRole::Baseline, kv_cache_dtype)
+    }
+
+    /// The A/A control of the baseline.
+    pub fn control(kv_cache_dtype: &str) -> Self {
+        Self::of(format!("{kv_cache_dtype}.aa"), ArmRole::Control, kv_cache_dtype)
+    }
+
+    /// A candidate.
+    pub fn candidate(kv_cache_dtype: &str) -> Self {
+        Self::of(kv_cache_dtype.into(), ArmRole::Candidate, kv_cache_dtype)
+    }
+
+    fn of(name: String, role: ArmRole, kv_cache_dtype: &str) -> Self {
+        Self { name, role, kv_cache_dtype: kv_cache_dtype.into(), attention_backend: None }
+    }
+}
+
+/// A fact together with where it comes from. "Unknown" is a value: `value` is then `None`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evidence<T> {
+    /// The fact; `None` when unknown.
+    pub value: Option<T>,
+    /// Where it comes from: `embedded engine`, `start-up log line 41`, `/metrics`.
+    pub source: String,
+}
+
+impl<T> Evidence<T> {
+    /// A known fact.
+    pub fn known(value: T, source: impl Into<String>) -> Self {
+        Self { value: Some(value), source: source.into() }
+    }
+
+    /// Not known; `source` says where was looked.
+    pub fn unknown(source: impl Into<String>) -> Self {
+        Self { value: None, source: source.into() }
+    }
+}
+
+/// What is in effect on a target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Resolved {
+    /// Engine and version: `kvgauge embedded 0.1.0`.
+    pub engine: Evidence<String>,
+    /// KV dtype really stored.
+    pub kv_cache_dtype: Evidence<String>,
+    /// Attention backend really used.
+    pub attention_backend: Evidence<String>,
+    /// Kernel of the embedded engine, for example `x86_64-bf16-avx512`.
+    pub kernel: Evidence<String>,
+    /// Bytes of cache per token.
+    pub kv_bytes_per_token: Evidence<f64>,
+    /// Capacity of the cache in tokens.
+    pub kv_cache_tokens: Evidence<u64>,
+    /// Scales in use: `none (1.0)`, `dynamic per token and head`.
+    pub kv_scales: Evidence<String>,
+    /// Longest context the target accepts.
+    pub max_model_len: Evidence<u32>,
+}
+
+/// What identifies the model that was measured. Equal in every arm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelIdentity {
+    /// For people: `SmolLM2-135M-Instruct`.
+    pub name: String,
+    /// Hash of the weights.
+    pub weights: String,
+    /// Hash of the tokenizer's vocabulary and merges.
+    pub tokenizer: String,
+    /// Hash of the chat template.
+    pub chat_template: String,
+    /// RoPE of the bins up to the trained length, and what is done above it.
+    pub rope: String,
+    /// Context length the model was trained for.
+    pub trained_context: u32,
+}

@@ -1,0 +1,1 @@
+//! Slices of numbers in, numbers out; no domain words.

@@ -1,0 +1,1 @@
+//! Generators: `(bin, seed, token counter) → Item`s, one file per task.

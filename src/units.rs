@@ -1,0 +1,83 @@
+//! How numbers with a unit are read and printed: one way each.
+
+/// Reads a token count: `512`, `2k`, `8K`, `131072`, `2Ki` (1K = 1,024 tokens).
+pub fn parse_token_count(text: &str) -> Option<u32> {
+    let lower = text.trim().to_ascii_lowercase();
+    let (digits, factor) = match lower.strip_suffix("ki").or_else(|| lower.strip_suffix('k')) {
+        Some(digits) => (digits, 1024),
+        None => (lower.as_str(), 1),
+    };
+    digits.parse::<u32>().ok()?.checked_mul(factor)
+}
+
+/// Prints a token count as people say it: `512`, `2K`, `128K`, `1000`.
+pub fn format_token_count(tokens: u32) -> String {
+    if tokens >= 1024 && tokens.is_multiple_of(1024) { format!("{}K", tokens / 1024) } else { tokens.to_string() }
+}
+
+/// Prints bytes with a binary unit: `1.50 GiB`.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", UNITS[unit]) }
+}
+
+/// Prints a share in 0..=1 as a percentage with one decimal: `91.7 %`.
+pub fn format_percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// Prints a difference of shares in points with its sign: `−78.0`, `+1.5`, `0.0`.
+pub fn format_points(delta: f64) -> String {
+    let points = (delta * 1000.0).round() / 10.0;
+    if points == 0.0 {
+        "0.0".into()
+    } else if points < 0.0 {
+        format!("−{:.1}", -points)
+    } else {
+        format!("+{points:.1}")
+    }
+}
+
+/// Prints a duration in seconds: `0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`.
+pub fn format_seconds(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match whole {
+        0..10 => format!("{seconds:.1} s"),
+        10..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_counts_are_read_in_every_spelling() {
+        for (text, tokens) in [("512", 512), ("2k", 2048), ("8K", 8192), ("131072", 131_072), ("2Ki", 2048)] {
+            assert_eq!(parse_token_count(text), Some(tokens), "{text}");
+        }
+        for text in ["", "k", "-1", "2.5k", "4294967295k", "8 K tokens"] {
+            assert_eq!(parse_token_count(text), None, "{text}");
+        }
+        assert_eq!(format_token_count(131_072), "128K");
+        assert_eq!(format_token_count(1000), "1000");
+    }
+
+    #[test]
+    fn numbers_are_printed_with_their_unit() {
+        assert_eq!(format_bytes(1_610_612_736), "1.50 GiB");
+        assert_eq!(format_bytes(12), "12 B");
+        assert_eq!(format_points(-0.78), "−78.0");
+        assert_eq!(format_points(-0.0001), "0.0");
+        assert_eq!(format_seconds(0.44), "0.4 s");
+        assert_eq!(format_seconds(185.0), "3 min 05 s");
+    }
+}

@@ -1,1 +1,4 @@
 //! The only integration-test binary.
+
+// The architecture rules: who imports whom, homes of crates and of `unsafe`, complete registries.
+mod tidy;

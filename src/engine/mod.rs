@@ -5,3 +5,4 @@
 
 pub mod kernels;
 pub mod kv_cache;
+pub mod threads;

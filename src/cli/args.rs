@@ -98,8 +98,17 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "N", env = "KVGAUGE_THREADS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// Never touch the network: the model must be on this machine
-    #[arg(long, env = "KVGAUGE_OFFLINE", hide_env_values = true)]
-    pub(crate) offline: bool,
+    #[arg(
+        long,
+        value_name = "YES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_parser = clap::builder::BoolishValueParser::new(),
+        env = "KVGAUGE_OFFLINE",
+        hide_env_values = true
+    )]
+    pub(crate) offline: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]

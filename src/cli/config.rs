@@ -109,13 +109,10 @@ impl ConfigFile {
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let syntax =
             |error: toml::de::Error| ConfigError::Syntax { path: path.into(), message: one_line(&error, text) };
-        let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
-        refuse_unknown_keys(path, &table)?;
-        let on_inconclusive = take_on_inconclusive(path, &mut table)?;
-        let file: Self = toml::Value::Table(table).try_into().map_err(|error: toml::de::Error| {
-            ConfigError::Syntax { path: path.into(), message: error.message().to_string() }
-        })?;
-        Ok(Self { on_inconclusive, ..file })
+        refuse_unknown_keys(path, &toml::from_str(text).map_err(syntax)?)?;
+        let mut file: Self = toml::from_str(text).map_err(syntax)?;
+        file.on_inconclusive = take_on_inconclusive(path, &mut file.gate)?;
+        Ok(file)
     }
 }
 
@@ -143,10 +140,8 @@ fn refuse_unknown_keys(path: &Path, table: &toml::Table) -> Result<(), ConfigErr
     Ok(())
 }
 
-fn take_on_inconclusive(path: &Path, table: &mut toml::Table) -> Result<Option<OnInconclusive>, ConfigError> {
-    let Some(value) = table.get_mut("gate").and_then(|gate| gate.as_table_mut()?.remove("on_inconclusive")) else {
-        return Ok(None);
-    };
+fn take_on_inconclusive(path: &Path, gate: &mut toml::Table) -> Result<Option<OnInconclusive>, ConfigError> {
+    let Some(value) = gate.remove("on_inconclusive") else { return Ok(None) };
     value.try_into().map(Some).map_err(|error: toml::de::Error| ConfigError::Value {
         path: path.into(),
         place: "[gate] on_inconclusive",
@@ -193,7 +188,7 @@ mod tests {
 
     #[test]
     fn bad_values_say_where() {
-        assert!(parse("[model]\nthreads = \"two\"").unwrap_err().to_string().contains("integer"));
+        assert!(parse("[model]\nthreads = \"two\"").unwrap_err().to_string().contains("line 2: invalid type"));
         assert!(parse("[gate]\non_inconclusive = \"maybe\"").unwrap_err().to_string().contains("on_inconclusive"));
         assert!(parse("[model]\n\nname = ").unwrap_err().to_string().contains("line 3"));
     }

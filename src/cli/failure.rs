@@ -13,6 +13,8 @@ use crate::exit_code::Exit;
 pub(crate) enum Failure {
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error("configuration, [suite] bins: {0}")]
+    Bins(String),
     #[error("standard output: {0}")]
     Stdout(io::Error),
     #[error("JSON: {0}")]
@@ -29,7 +31,7 @@ impl Failure {
     /// The exit code: exhaustive on purpose, a new error has to decide.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) => Exit::Usage,
+            Self::Config(_) | Self::Bins(_) => Exit::Usage,
             Self::Stdout(_) | Self::Json(_) | Self::Signals(_) => Exit::Internal,
             Self::Write { source, .. } => of_write(source),
             Self::Interrupted(exit) => *exit,
@@ -56,7 +58,7 @@ impl Hint for Failure {
                 _ => vec!["name a place that can be written to".into()],
             },
             Self::Interrupted(_) => vec!["the same command goes on where this one stopped".into()],
-            Self::Stdout(_) | Self::Json(_) | Self::Signals(_) => Vec::new(),
+            Self::Bins(_) | Self::Stdout(_) | Self::Json(_) | Self::Signals(_) => Vec::new(),
         }
     }
 }

@@ -9,6 +9,7 @@ mod interrupt;
 mod man;
 mod output;
 mod progress;
+mod settings;
 
 use std::process::ExitCode;
 

@@ -5,7 +5,7 @@
 //! counts of the units are added. Where the tokenizer does not prove that counts add up, whole prompts are counted and the
 //! filler is shortened until they fit.
 
-use super::haystack::{Document, Filler, Plant, Prose, Unit, arrange, fill};
+use super::haystack::{Document, Filler, Plant, Prose, arrange, fill};
 use super::lexicon::{Lexicon, Reserved};
 use super::lookalike::{PairFiller, PairLines};
 use super::planting::{Planted, Planting, Soil};
@@ -86,14 +86,12 @@ pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Resul
     if needed > budget {
         return Err(too_small(request, needed, budget));
     }
-    let filler = {
-        let mut source: Box<dyn Filler> = match ground {
-            Ground::Prose => Box::new(Prose { lexicon, reserved: &soil.reserved, rng }),
-            Ground::Pairs => Box::new(PairFiller { soil: &mut soil, rng }),
-        };
-        fill(source.as_mut(), budget - needed, counter)
+    let mut source: Box<dyn Filler> = match ground {
+        Ground::Prose => Box::new(Prose { lexicon, reserved: &soil.reserved, rng }),
+        Ground::Pairs => Box::new(PairFiller { soil: &mut soil, rng }),
     };
-    let composed = compose(request, &frame, plants, filler, budget, counter)?;
+    let composed = compose(request, &frame, &plants, source.as_mut(), budget, counter)?;
+    drop(source);
     planted
         .into_iter()
         .enumerate()
@@ -187,53 +185,77 @@ impl Frame {
         self.tokens.iter().copied().max().unwrap_or(0)
     }
 
+    /// Puts a document inside and counts: by addition where that is proven, else whole prompts.
+    fn around(&self, document: Document, counter: &dyn TokenCounter) -> Composed {
+        let text = document.text();
+        let is_exact = self.endings.iter().all(|ending| document.is_additive(&self.opening, ending, counter));
+        let prompt_tokens = if is_exact {
+            self.tokens.iter().map(|tokens| tokens + document.tokens).collect()
+        } else {
+            let count = |question| counter.count_chat(&[("user", &self.content(question, &text))]);
+            (0..self.endings.len()).map(count).collect()
+        };
+        Composed { document, text, prompt_tokens }
+    }
+
     fn content(&self, question: usize, text: &str) -> String {
         [self.opening.as_str(), text, self.endings[question].as_str()].concat()
     }
 }
 
-/// A document that fits, with the exact length of each prompt.
+/// A document with the exact length of each prompt.
 struct Composed {
     document: Document,
     text: String,
     prompt_tokens: Vec<usize>,
 }
 
-/// Arranges plants and filler; where sums of counts are not proven exact, counts whole prompts and corrects the filler.
+impl Composed {
+    fn longest(&self) -> usize {
+        self.prompt_tokens.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// Fills, arranges and counts. Where sums of counts are not proven exact, whole prompts are counted and the filler is
+/// shortened or lengthened by what they are off, a few times at most.
 fn compose(
     request: &GroupRequest<'_>,
     frame: &Frame,
-    plants: Vec<Plant>,
-    mut filler: Vec<Unit>,
+    plants: &[Plant],
+    source: &mut dyn Filler,
     budget: usize,
     counter: &dyn TokenCounter,
 ) -> Result<Composed, TaskError> {
     let wanted = (budget as f64 * least_fill(request.bin)).ceil() as usize;
+    let planted: usize = plants.iter().map(|plant| plant.unit.tokens).sum();
+    let mut filler = fill(source, budget - frame.longest() - planted, counter);
+    let mut fullest: Option<Composed> = None;
     for _ in 0..MAX_ROUNDS {
-        let document = arrange(plants.clone(), filler.clone());
-        let text = document.text();
-        let is_exact = frame.endings.iter().all(|ending| document.is_additive(&frame.opening, ending, counter));
-        let prompt_tokens: Vec<usize> = if is_exact {
-            frame.tokens.iter().map(|tokens| tokens + document.tokens).collect()
-        } else {
-            let count = |question| counter.count_chat(&[("user", &frame.content(question, &text))]);
-            (0..frame.endings.len()).map(count).collect()
-        };
-        let longest = prompt_tokens.iter().copied().max().unwrap_or(0);
+        let composed = frame.around(arrange(plants.to_vec(), filler.clone()), counter);
+        let longest = composed.longest();
         if longest <= budget {
-            return if longest >= wanted {
-                Ok(Composed { document, text, prompt_tokens })
-            } else {
-                Err(TaskError::Unfilled { bin: request.bin, prompt_tokens: longest, available: budget, wanted })
-            };
-        }
-        let mut excess = longest - budget;
-        while excess > 0 {
-            let Some(unit) = filler.pop() else { return Err(too_small(request, longest, budget)) };
-            excess = excess.saturating_sub(unit.tokens);
+            if fullest.as_ref().is_none_or(|best| best.longest() < longest) {
+                fullest = Some(composed);
+            }
+            if longest >= wanted {
+                break;
+            }
+            filler.extend(fill(source, budget - longest, counter));
+        } else {
+            let mut excess = longest - budget;
+            while excess > 0 {
+                let Some(unit) = filler.pop() else { return Err(too_small(request, longest, budget)) };
+                excess = excess.saturating_sub(unit.tokens);
+            }
         }
     }
-    Err(TaskError::Unfilled { bin: request.bin, prompt_tokens: 0, available: budget, wanted })
+    let prompt_tokens = fullest.as_ref().map_or(0, Composed::longest);
+    fullest.filter(|_| prompt_tokens >= wanted).ok_or(TaskError::Unfilled {
+        bin: request.bin,
+        prompt_tokens,
+        available: budget,
+        wanted,
+    })
 }
 
 fn item(

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::sample::{Bin, Language};
+pub use crate::tasks::TaskGroup;
 
 /// A validated suite.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -108,65 +109,6 @@ pub struct CellPolicy {
     pub min_effect: Option<f64>,
     /// `false`: shown, never fails the run.
     pub required: Option<bool>,
-}
-
-/// The judged groups of tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TaskGroup {
-    /// needle, lookalike, multivalue, multiquery, latest_value, absent
-    Retrieval,
-    /// chain, relation, frequent_codes
-    Tracing,
-    /// json_extract, tool_call, table, format_lock
-    Structure,
-    /// cite
-    Sources,
-    /// verbatim, ledger, path_walk, enumerate, repeat_edit
-    LongOutput,
-    /// multi_turn
-    Dialogue,
-    /// the user's own
-    Custom,
-}
-
-impl TaskGroup {
-    /// All groups.
-    pub const ALL: [Self; 7] = [
-        Self::Retrieval,
-        Self::Tracing,
-        Self::Structure,
-        Self::Sources,
-        Self::LongOutput,
-        Self::Dialogue,
-        Self::Custom,
-    ];
-
-    /// The name used in policies and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Retrieval => "retrieval",
-            Self::Tracing => "tracing",
-            Self::Structure => "structure",
-            Self::Sources => "sources",
-            Self::LongOutput => "long_output",
-            Self::Dialogue => "dialogue",
-            Self::Custom => "custom",
-        }
-    }
-
-    /// The group a task belongs to.
-    pub fn of_task(task: &str) -> Self {
-        match task {
-            "needle" | "lookalike" | "multivalue" | "multiquery" | "latest_value" | "absent" => Self::Retrieval,
-            "chain" | "relation" | "frequent_codes" => Self::Tracing,
-            "json_extract" | "tool_call" | "table" | "format_lock" => Self::Structure,
-            "cite" => Self::Sources,
-            "verbatim" | "ledger" | "path_walk" | "enumerate" | "repeat_edit" => Self::LongOutput,
-            "multi_turn" => Self::Dialogue,
-            _ => Self::Custom,
-        }
-    }
 }
 
 /// Everything a run has to ask, in order: shortest bin first.

@@ -1,6 +1,26 @@
 //! Text ↔ token ids, the chat template, and exact token counts for context budgets.
 //!
 //! Token truth is the engine's: what counts is the number of ids the model receives, chat template included.
+//!
+//! [`Tokenizer`] belongs to a model and comes out of a Hugging Face folder or of GGUF metadata; [`WordTokenizer`] needs no file.
+//! Both are [`TokenCounter`]s, which is all that item generators see.
+
+mod boundary;
+mod chat_template;
+mod count_cache;
+mod error;
+mod gguf;
+mod hf_dir;
+mod model_tokenizer;
+mod pre_tokenizer;
+mod words;
+
+pub(crate) use boundary::is_cjk_character;
+pub use chat_template::{ChatTemplate, TEMPLATE_DATE};
+pub use error::TokenizerError;
+pub use gguf::GgufVocab;
+pub use model_tokenizer::{Tokenizer, UNCOUNTABLE_TOKENS};
+pub use words::WordTokenizer;
 
 /// Counts tokens exactly as the target will.
 ///

@@ -2,3 +2,6 @@
 
 // The architecture rules: who imports whom, homes of crates and of `unsafe`, complete registries.
 mod tidy;
+mod engine;
+mod tokenizer;
+mod record;

@@ -5,3 +5,12 @@
 
 pub mod manifest;
 pub mod samples;
+
+/// A record in memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// The header.
+    pub manifest: manifest::Manifest,
+    /// One per item.
+    pub samples: Vec<samples::SampleRecord>,
+}

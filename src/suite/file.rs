@@ -21,7 +21,7 @@ const MAX_BINS: usize = 16;
 /// Twice the tasks there will be.
 const MAX_TASKS: usize = 64;
 /// Per task and bin; the exact tests are of no use beyond it.
-const MAX_SAMPLES: u32 = 10_000;
+pub(super) const MAX_SAMPLES: u32 = 10_000;
 /// Shorter than any prompt with its answer.
 const MIN_BIN_TOKENS: u32 = 256;
 /// The longest windows on offer.

@@ -1,5 +1,6 @@
 //! A part of a suite: some bins, some tasks, another number of items or another seed.
 
+use super::file::MAX_SAMPLES;
 use super::{Suite, SuiteError};
 use crate::sample::Bin;
 
@@ -44,6 +45,10 @@ impl Suite {
         if let Some(samples) = samples {
             if samples == 0 {
                 return Err(SuiteError::NothingSelected { origin: self.origin() });
+            }
+            if samples > MAX_SAMPLES {
+                let (found, limit) = (samples.into(), MAX_SAMPLES.into());
+                return Err(SuiteError::Limit { origin: self.origin(), what: "samples".into(), found, limit });
             }
             selected.bins.iter_mut().for_each(|plan| plan.samples = samples);
             selected.tasks.iter_mut().for_each(|plan| plan.samples = None);

@@ -1,3 +1,4 @@
 //! The only integration-test binary.
 
+mod model_store;
 mod tokenizer;

@@ -5,5 +5,6 @@ mod tidy;
 mod engine;
 mod smollm2;
 mod suites;
+mod model_store;
 mod tokenizer;
 mod record;

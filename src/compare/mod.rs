@@ -8,6 +8,8 @@ mod compatibility;
 mod delta;
 mod error;
 mod findings;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod flips;
 mod pairing;
 mod summary;

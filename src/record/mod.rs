@@ -5,3 +5,12 @@
 
 pub mod manifest;
 pub mod samples;
+
+/// One arm's run, read back: what it was and every sample of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// The header.
+    pub manifest: manifest::Manifest,
+    /// The samples, in the journal's order.
+    pub samples: Vec<samples::SampleRecord>,
+}

@@ -8,3 +8,4 @@ mod suites;
 mod model_store;
 mod tokenizer;
 mod record;
+mod report;

@@ -6,6 +6,8 @@
 mod avx2;
 mod avx512;
 mod avx512_attention;
+mod key_block;
+mod lanes;
 
 pub(super) use self::avx2::ENTRY as AVX2;
 pub(super) use self::avx512::ENTRY as AVX512;
@@ -24,7 +26,7 @@ impl Avx2 {
     }
 }
 
-/// Proof of AVX-512 F, BW, VL, DQ and BF16.
+/// Proof of AVX-512 F, BW, VL and DQ.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512 {
     _private: (),
@@ -36,8 +38,7 @@ impl Avx512 {
         let present = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512bf16");
+            && is_x86_feature_detected!("avx512dq");
         present.then_some(Avx512 { _private: () })
     }
 }
@@ -52,6 +53,8 @@ mod tests {
             include_str!("avx2.rs"),
             include_str!("avx512.rs"),
             include_str!("avx512_attention.rs"),
+            include_str!("key_block.rs"),
+            include_str!("lanes.rs"),
             include_str!("../decode.rs"),
         ];
         let mut n_attribute = 0;

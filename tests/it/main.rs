@@ -1,3 +1,4 @@
 //! The only integration-test binary.
 
 mod engine;
+mod model_files;

@@ -17,6 +17,8 @@ mod reference;
 mod rounding;
 #[cfg(test)]
 pub(in crate::engine) mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 use std::sync::Arc;
 
@@ -92,7 +94,16 @@ pub struct KernelEntry {
 }
 
 /// All kernels, best first: `auto` takes the first whose probe succeeds.
-pub static KERNELS: &[KernelEntry] = &[portable::ENTRY, reference::ENTRY];
+pub static KERNELS: &[KernelEntry] = &[
+    #[cfg(target_arch = "x86_64")]
+    x86_64::AMX,
+    #[cfg(target_arch = "x86_64")]
+    x86_64::AVX512,
+    #[cfg(target_arch = "x86_64")]
+    x86_64::AVX2,
+    portable::ENTRY,
+    reference::ENTRY,
+];
 
 /// Why no kernel could be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,3 +3,4 @@
 mod engine;
 mod tokenizer;
 mod record;
+mod model_files;

@@ -2,6 +2,8 @@
 
 mod engine;
 mod model_store;
+mod smollm2;
+mod suites;
 mod tokenizer;
 mod record;
 mod model_files;

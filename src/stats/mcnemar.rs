@@ -31,8 +31,14 @@ pub fn e_value(b: u64, c: u64) -> f64 {
     ((n as f64 + 1.0) * std::f64::consts::LN_2 + ln_beta + below.max(f64::MIN_POSITIVE).ln()).exp().min(f64::MAX)
 }
 
+/// Below this, binomial coefficients and powers of ½ are ordinary floats, and up to 2^53 exact.
+const COUNTABLE: u64 = 1000;
+
 /// P[Binomial(n, ½) = k].
 fn point(n: u64, k: u64) -> f64 {
+    if n <= COUNTABLE {
+        return scaled(choose(n, k), n);
+    }
     let (n, k) = (n as f64, k as f64);
     let ln_choose = ln_gamma(n + 1.0) - ln_gamma(k + 1.0) - ln_gamma(n - k + 1.0);
     (ln_choose - n * std::f64::consts::LN_2).exp()
@@ -46,16 +52,25 @@ fn upper_tail(n: u64, k: u64) -> f64 {
     if 2 * k <= n {
         return 1.0 - upper_tail(n, n - k + 1);
     }
-    let mut ratio = 1.0;
-    let mut sum = 1.0;
+    let first = if n <= COUNTABLE { choose(n, k) } else { 1.0 };
+    let (mut term, mut sum) = (first, first);
     for next in k + 1..=n {
-        ratio *= (n - next + 1) as f64 / next as f64;
-        sum += ratio;
-        if ratio < sum * 1e-18 {
+        term = term * (n - next + 1) as f64 / next as f64;
+        sum += term;
+        if term < sum * 1e-18 {
             break;
         }
     }
-    point(n, k) * sum
+    if n <= COUNTABLE { scaled(sum, n) } else { point(n, k) * sum }
+}
+
+fn choose(n: u64, k: u64) -> f64 {
+    (1..=k.min(n - k)).fold(1.0, |product, i| product * (n + 1 - i) as f64 / i as f64)
+}
+
+/// `count` out of 2^n.
+fn scaled(count: f64, n: u64) -> f64 {
+    count * 0.5_f64.powi(n as i32)
 }
 
 #[cfg(test)]
@@ -80,9 +95,12 @@ mod tests {
             (121, 59, 2.217224632e-06, 4.434449264e-06, 1.633323398e-06, 9461.964683),
         ];
         for (b, c, one, two, mid, e) in table {
-            for (got, wanted, digits) in
-                [(one_sided(b, c), one, 1e-9), (two_sided(b, c), two, 1e-9), (mid_p(b, c), mid, 1e-9), (e_value(b, c), e, 1e-6)]
-            {
+            for (got, wanted, digits) in [
+                (one_sided(b, c), one, 1e-9),
+                (two_sided(b, c), two, 1e-9),
+                (mid_p(b, c), mid, 1e-9),
+                (e_value(b, c), e, 1e-6),
+            ] {
                 assert!((got - wanted).abs() <= digits * wanted, "{b}, {c}: {got} instead of {wanted}");
             }
         }

@@ -1,1 +1,127 @@
 //! Comparison + verdict → one self-contained HTML file, and the other documents for people and CI.
+//!
+//! The page has no script, loads nothing, and is the same byte for byte for the same input; times are in its section `timing` only.
+//! A new section is one file in `sections/`, one template in `templates/` and one line in [`SECTIONS`].
+
+mod csp;
+mod diff;
+mod figures;
+mod forest;
+mod heatmap;
+mod ink;
+mod json;
+mod kv_record;
+mod markdown;
+mod page;
+mod plot;
+mod sections;
+mod text;
+mod timings;
+
+use minijinja::value::Value;
+
+use crate::hint::Hint;
+
+/// A template's view: names and anything that serializes, borrowed.
+macro_rules! fields {
+    ($($name:ident => $value:expr),* $(,)?) => {
+        minijinja::context! { $($name => minijinja::value::Value::from(minijinja::value::Serde(&$value))),* }
+    };
+}
+use fields;
+
+pub use json::comparison_json;
+pub use kv_record::{
+    BinLatency, BinQuality, BinThroughput, GroupQuality, KvCapacity, KvRecord, KvStatus, kv_record_json, kv_records,
+};
+pub use markdown::{MARKDOWN_MAX_CHARS, MARKER, render_markdown};
+pub use page::{HTML_MAX_BYTES, HTML_WARN_BYTES, ReportInput, render_html};
+pub use timings::{ArmTimings, BinTimings, Timings, timings_json};
+
+use page::Page;
+
+/// One section of the page.
+struct Section {
+    /// Anchor, and name of its template.
+    id: &'static str,
+    /// Heading.
+    title: &'static str,
+    /// Source of its template.
+    template: &'static str,
+    /// What the template is rendered from; `None` leaves the section out.
+    view: fn(&Page) -> Result<Option<Value>, ReportError>,
+}
+
+macro_rules! section {
+    ($module:ident, $id:literal, $title:literal) => {
+        Section {
+            id: $id,
+            title: $title,
+            template: include_str!(concat!("templates/", stringify!($module), ".html")),
+            view: sections::$module::view,
+        }
+    };
+}
+
+/// All sections, in reading order: the verdict first, what it rests on after it, how to make it again last.
+static SECTIONS: &[Section] = &[
+    section!(verdict, "verdict", "Verdict"),
+    section!(in_effect, "in-effect", "Requested against in effect"),
+    section!(kv_record, "kv-record", "KV quantization record"),
+    section!(quality, "quality", "Quality per bin"),
+    section!(averages, "averages", "What the average hides"),
+    section!(tasks, "tasks", "Task by task"),
+    section!(answer_nll, "answer-nll", "Likelihood of the right answer"),
+    section!(flips, "flips", "Answers that changed"),
+    section!(control, "control", "Noise: the baseline against itself"),
+    section!(timing, "timing", "Speed and memory"),
+    section!(comparability, "comparability", "Comparability"),
+    section!(run, "run", "Run details"),
+];
+
+/// Why a report could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// Comparison and verdict speak of different arms.
+    #[error("the verdict judges the arms [{judged}], the comparison holds [{compared}]")]
+    ArmsDiffer {
+        /// Arms of the comparison.
+        compared: String,
+        /// Arms of the verdict.
+        judged: String,
+    },
+    /// A template failed.
+    #[error("template `{name}`: {source}")]
+    Template {
+        /// The template.
+        name: &'static str,
+        /// What the engine says.
+        source: minijinja::Error,
+    },
+    /// A plot could not be drawn.
+    #[error("plot of {plot}: {message}")]
+    Plot {
+        /// Which plot.
+        plot: &'static str,
+        /// What the plotting library says.
+        message: String,
+    },
+    /// Too many tasks, bins or arms for one page.
+    #[error("the page has {bytes} bytes even without examples, more than {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+impl Hint for ReportError {
+    fn hints(&self) -> Vec<String> {
+        match self {
+            Self::ArmsDiffer { .. } => vec!["judge this comparison again: the verdict belongs to another one".into()],
+            Self::TooLarge { .. } => vec!["report fewer candidates or tasks at a time".into()],
+            Self::Template { .. } | Self::Plot { .. } => Vec::new(),
+        }
+    }
+}

@@ -7,3 +7,4 @@ mod suites;
 mod tokenizer;
 mod record;
 mod model_files;
+mod report;

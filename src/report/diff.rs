@@ -1,0 +1,121 @@
+//! Word diff of two answers.
+
+use serde::Serialize;
+use similar::{ChangeTag, TextDiff};
+
+/// A run of text that is in both answers, or in one only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Piece {
+    /// The text.
+    pub(crate) text: String,
+    /// Not in the other answer.
+    pub(crate) changed: bool,
+}
+
+/// Both answers, each with what is its own marked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct WordDiff {
+    /// The baseline's answer.
+    pub(crate) baseline: Vec<Piece>,
+    /// The candidate's answer.
+    pub(crate) candidate: Vec<Piece>,
+}
+
+/// Compares two answers word by word. Quadratic at worst: give it clipped text.
+pub(crate) fn word_diff(baseline: &str, candidate: &str) -> WordDiff {
+    let (old, new) = (words(baseline), words(candidate));
+    let diff = TextDiff::from_slices(&old, &new);
+    let mut sides = WordDiff::default();
+    for change in diff.iter_all_changes() {
+        let word = change.value();
+        match change.tag() {
+            ChangeTag::Equal => {
+                append(&mut sides.baseline, word, false);
+                append(&mut sides.candidate, word, false);
+            }
+            ChangeTag::Delete => append(&mut sides.baseline, word, true),
+            ChangeTag::Insert => append(&mut sides.candidate, word, true),
+        }
+    }
+    sides
+}
+
+fn append(pieces: &mut Vec<Piece>, word: &str, changed: bool) {
+    match pieces.last_mut() {
+        Some(last) if last.changed == changed => last.text.push_str(word),
+        _ => pieces.push(Piece { text: word.to_owned(), changed }),
+    }
+}
+
+/// Runs of letters and digits, runs of blanks, and every other character alone: Chinese is written without blanks, so its characters
+/// are the words.
+fn words(text: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    let mut start = 0;
+    let mut previous = None;
+    for (at, character) in text.char_indices() {
+        let kind = kind_of(character);
+        if at > start && (kind == Kind::Single || previous != Some(kind)) {
+            words.push(&text[start..at]);
+            start = at;
+        }
+        previous = Some(kind);
+    }
+    if start < text.len() {
+        words.push(&text[start..]);
+    }
+    words
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Word,
+    Blank,
+    Single,
+}
+
+fn kind_of(character: char) -> Kind {
+    // From U+2E80 on scripts are mostly written without blanks.
+    if character.is_whitespace() {
+        Kind::Blank
+    } else if (character.is_alphanumeric() || character == '_') && character < '\u{2e80}' {
+        Kind::Word
+    } else {
+        Kind::Single
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(pieces: &[Piece]) -> String {
+        pieces
+            .iter()
+            .map(|piece| if piece.changed { format!("[{}]", piece.text) } else { piece.text.clone() })
+            .collect()
+    }
+
+    #[test]
+    fn only_the_differing_words_are_marked() {
+        let diff = word_diff("The code is 4711, sir.", "The code is 4171, sir.");
+        assert_eq!(joined(&diff.baseline), "The code is [4711], sir.");
+        assert_eq!(joined(&diff.candidate), "The code is [4171], sir.");
+    }
+
+    #[test]
+    fn chinese_is_compared_character_by_character() {
+        let diff = word_diff("编号是四七一一。", "编号是四一七一。");
+        assert!(joined(&diff.baseline).starts_with("编号是四"));
+        assert!(joined(&diff.candidate).ends_with("一。"));
+    }
+
+    #[test]
+    fn nothing_is_lost_whatever_the_text() {
+        for (a, b) in [("", "x"), ("a  b\n\nc", "a b\nc"), ("🙂🙂", "🙂"), ("<b>", "</b>")] {
+            let diff = word_diff(a, b);
+            let text = |pieces: &[Piece]| pieces.iter().map(|piece| piece.text.as_str()).collect::<String>();
+            assert_eq!((text(&diff.baseline).as_str(), text(&diff.candidate).as_str()), (a, b));
+        }
+    }
+}

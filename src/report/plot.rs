@@ -1,0 +1,290 @@
+//! Line and bar plots as SVG; the only file that names plotters.
+//!
+//! Plotters writes colours as presentation attributes. They are rewritten to style variables afterwards, so that the plots follow the
+//! reader's colour scheme and still have their colours where styles are blocked.
+
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+use plotters::prelude::*;
+
+use crate::report::ReportError;
+use crate::report::ink::{self, Ink};
+
+/// One point of a curve: place on the x axis, value, interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Point {
+    /// log₂ of the bin's tokens.
+    pub(crate) x: f64,
+    /// A share.
+    pub(crate) y: f64,
+    /// Interval of `y`.
+    pub(crate) interval: Option<(f64, f64)>,
+}
+
+/// The shape of a curve's points: colour is never the only difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Circle,
+    Ring,
+    Square,
+    Triangle,
+    Diamond,
+}
+
+impl Shape {
+    /// The shape of a candidate.
+    pub(crate) fn of_candidate(index: usize) -> Self {
+        const CANDIDATES: [Shape; 3] = [Shape::Square, Shape::Triangle, Shape::Diamond];
+        CANDIDATES[index % CANDIDATES.len()]
+    }
+
+    /// The name its style class and legend entry are known by.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Circle => "circle",
+            Self::Ring => "ring",
+            Self::Square => "square",
+            Self::Triangle => "triangle",
+            Self::Diamond => "diamond",
+        }
+    }
+}
+
+/// One arm's curve.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Curve {
+    /// Its colour.
+    pub(crate) ink: Ink,
+    /// Its points' shape.
+    pub(crate) shape: Shape,
+    /// In ascending x.
+    pub(crate) points: Vec<Point>,
+}
+
+/// One stack of a bar plot: colours and heights, bottom first.
+pub(crate) type Stack = Vec<(Ink, f64)>;
+
+/// An axis with labels at given places only.
+#[derive(Clone)]
+struct TickAxis {
+    ticks: Vec<(f64, String)>,
+    range: Range<f64>,
+}
+
+impl Ranged for TickAxis {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let share = (value - self.range.start) / (self.range.end - self.range.start);
+        limit.0 + (share * f64::from(limit.1 - limit.0)).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _hint: Hint) -> Vec<f64> {
+        self.ticks.iter().map(|(place, _)| *place).collect()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.range.clone()
+    }
+}
+
+impl ValueFormatter<f64> for TickAxis {
+    fn format_ext(&self, value: &f64) -> String {
+        self.ticks.iter().find(|(place, _)| place == value).map_or_else(String::new, |(_, label)| label.clone())
+    }
+}
+
+/// Pixels of a curve plot.
+const CURVES_SIZE: (u32, u32) = (500, 270);
+/// Pixels of a bar plot.
+const BARS_SIZE: (u32, u32) = (330, 210);
+/// Octaves between neighbouring arms, so that their intervals do not hide each other.
+const DODGE_OCTAVES: f64 = 0.07;
+
+/// Shares over log₂ length, one curve per arm with the interval of each point.
+///
+/// `ticks` are places and labels of the bins.
+pub(crate) fn curves(ticks: &[(f64, String)], curves: &[Curve]) -> Result<String, ReportError> {
+    let mut svg = String::new();
+    draw_curves(&mut svg, ticks, curves).map_err(|message| ReportError::Plot { plot: "quality curves", message })?;
+    Ok(themed(&svg))
+}
+
+/// Stacked bars, one stack per tick; `top` is the upper end of the y axis as a share.
+pub(crate) fn stacked_bars(labels: &[String], stacks: &[Stack], top: f64) -> Result<String, ReportError> {
+    let mut svg = String::new();
+    draw_bars(&mut svg, labels, stacks, top).map_err(|message| ReportError::Plot { plot: "symptom bars", message })?;
+    Ok(themed(&svg))
+}
+
+/// The inside of the document, with every colour turned into a style variable.
+fn themed(svg: &str) -> String {
+    let inside = svg.split_once('>').map_or(svg, |(_, inside)| inside);
+    let mut inside = inside.trim().trim_end_matches("</svg>").to_owned();
+    for ink in ink::all() {
+        inside = inside.replace(&format!("\"{}\"", ink.fixed()), &format!("\"{}\"", ink.themed()));
+    }
+    inside.replace("font-family=\"sans-serif\"", "font-family=\"system-ui, sans-serif\"")
+}
+
+/// The view box of a curve plot.
+pub(crate) fn curves_view_box() -> String {
+    format!("0 0 {} {}", CURVES_SIZE.0, CURVES_SIZE.1)
+}
+
+/// The view box of a bar plot.
+pub(crate) fn bars_view_box() -> String {
+    format!("0 0 {} {}", BARS_SIZE.0, BARS_SIZE.1)
+}
+
+fn color(ink: Ink) -> RGBColor {
+    RGBColor(ink.rgb.0, ink.rgb.1, ink.rgb.2)
+}
+
+fn percent_axis(top: f64, steps: u32) -> TickAxis {
+    let label = |step: u32| {
+        let place = top * f64::from(step) / f64::from(steps);
+        (place, format!("{:.0} %", place * 100.0))
+    };
+    TickAxis { ticks: (0..=steps).map(label).collect(), range: 0.0..top * 1.03 }
+}
+
+fn draw_curves(svg: &mut String, ticks: &[(f64, String)], curves: &[Curve]) -> Result<(), String> {
+    let (Some(first), Some(last)) = (ticks.first(), ticks.last()) else {
+        return Err("no bins".into());
+    };
+    let area = SVGBackend::with_string(svg, CURVES_SIZE).into_drawing_area();
+    let x_axis = TickAxis { ticks: ticks.to_vec(), range: first.0 - 0.5..last.0 + 0.5 };
+    let mut chart = ChartBuilder::on(&area)
+        .margin(10)
+        .x_label_area_size(28)
+        .y_label_area_size(52)
+        .build_cartesian_2d(x_axis, percent_axis(1.0, 4))
+        .map_err(|error| error.to_string())?;
+    draw_mesh(&mut chart)?;
+    let middle = (curves.len().max(1) - 1) as f64 / 2.0;
+    for (index, curve) in curves.iter().enumerate() {
+        let shift = (index as f64 - middle) * DODGE_OCTAVES;
+        draw_curve(&mut chart, curve, shift)?;
+    }
+    drop(chart);
+    area.present().map_err(|error| error.to_string())
+}
+
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<TickAxis, TickAxis>>;
+
+fn draw_mesh(chart: &mut Chart) -> Result<(), String> {
+    let text = ("sans-serif", 15).into_font().color(&color(ink::TEXT));
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(color(ink::GRID))
+        .axis_style(color(ink::GRID))
+        .label_style(text)
+        .x_labels(64)
+        .y_labels(16)
+        .draw()
+        .map_err(|error| error.to_string())
+}
+
+fn draw_curve(chart: &mut Chart, curve: &Curve, shift: f64) -> Result<(), String> {
+    let style = color(curve.ink).stroke_width(2);
+    let thin = color(curve.ink).stroke_width(1);
+    let line = curve.points.iter().map(|point| (point.x + shift, point.y));
+    chart.draw_series(LineSeries::new(line, style)).map_err(|error| error.to_string())?;
+    let bars = curve.points.iter().filter_map(|point| {
+        let (low, high) = point.interval?;
+        Some(ErrorBar::new_vertical(point.x + shift, low, point.y, high, thin, 7))
+    });
+    chart.draw_series(bars).map_err(|error| error.to_string())?;
+    draw_shapes(chart, curve, shift)
+}
+
+fn draw_shapes(chart: &mut Chart, curve: &Curve, shift: f64) -> Result<(), String> {
+    let filled = color(curve.ink).filled();
+    let thin = color(curve.ink).stroke_width(1);
+    let places = curve.points.iter().map(|point| (point.x + shift, point.y));
+    let drawn = match curve.shape {
+        Shape::Circle => chart.draw_series(places.map(|at| Circle::new(at, 4, filled))).map(drop),
+        Shape::Ring => chart.draw_series(places.map(|at| Circle::new(at, 6, thin))).map(drop),
+        Shape::Square => {
+            let square = |at| EmptyElement::at(at) + Rectangle::new([(-4, -4), (4, 4)], filled);
+            chart.draw_series(places.map(square)).map(drop)
+        }
+        Shape::Triangle => {
+            let triangle = |at| EmptyElement::at(at) + Polygon::new(vec![(0, -6), (6, 5), (-6, 5)], filled);
+            chart.draw_series(places.map(triangle)).map(drop)
+        }
+        Shape::Diamond => {
+            let diamond = |at| EmptyElement::at(at) + Polygon::new(vec![(0, -6), (6, 0), (0, 6), (-6, 0)], filled);
+            chart.draw_series(places.map(diamond)).map(drop)
+        }
+    };
+    drawn.map_err(|error| error.to_string())
+}
+
+fn draw_bars(svg: &mut String, labels: &[String], stacks: &[Stack], top: f64) -> Result<(), String> {
+    if labels.is_empty() || top.is_nan() || top <= 0.0 {
+        return Err("no bins".into());
+    }
+    let area = SVGBackend::with_string(svg, BARS_SIZE).into_drawing_area();
+    let ticks = labels.iter().enumerate().map(|(index, label)| (index as f64, label.clone())).collect();
+    let x_axis = TickAxis { ticks, range: -0.6..labels.len() as f64 - 0.4 };
+    let mut chart = ChartBuilder::on(&area)
+        .margin(8)
+        .x_label_area_size(26)
+        .y_label_area_size(46)
+        .build_cartesian_2d(x_axis, percent_axis(top, 4))
+        .map_err(|error| error.to_string())?;
+    draw_mesh(&mut chart)?;
+    for (index, stack) in stacks.iter().enumerate() {
+        let mut from = 0.0;
+        for (ink, height) in stack.iter().filter(|(_, height)| *height > 0.0) {
+            let place = index as f64;
+            let corners = [(place - 0.32, from), (place + 0.32, from + height)];
+            let bar = Rectangle::new(corners, color(*ink).filled());
+            chart.draw_series([bar]).map_err(|error| error.to_string())?;
+            from += height;
+        }
+    }
+    drop(chart);
+    area.present().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticks() -> Vec<(f64, String)> {
+        vec![(9.0, "512".into()), (11.0, "2K".into())]
+    }
+
+    #[test]
+    fn a_curve_plot_has_its_labels_and_no_fixed_colour_of_its_own() {
+        let point = |x, y| Point { x, y, interval: Some((y - 0.1, y + 0.05)) };
+        let curve =
+            Curve { ink: ink::candidate(1), shape: Shape::Triangle, points: vec![point(9.0, 0.9), point(11.0, 0.5)] };
+        let svg = curves(&ticks(), &[curve]).unwrap();
+        assert!(svg.contains("512") && svg.contains("2K") && svg.contains("100 %"));
+        assert!(svg.contains("\"var(--arm-2, #B44D08)\"") && svg.contains("<polygon"));
+        assert!(!svg.contains("=\"#"), "{svg}");
+        assert!(!svg.contains("style=") && !svg.contains("svg>"));
+    }
+
+    #[test]
+    fn a_stack_is_drawn_from_the_bottom_up() {
+        let stacks = [vec![(ink::symptom(0), 0.5), (ink::symptom(2), 0.25)], Vec::new()];
+        let svg = stacked_bars(&["512".into(), "2K".into()], &stacks, 1.0).unwrap();
+        assert_eq!(svg.matches("<rect").count(), 2);
+        assert!(!svg.contains("=\"#"), "{svg}");
+    }
+
+    #[test]
+    fn nothing_to_draw_is_an_error_and_not_a_panic() {
+        assert!(curves(&[], &[]).is_err());
+        assert!(stacked_bars(&[], &[], 1.0).is_err());
+    }
+}

@@ -1,0 +1,229 @@
+//! What the average hides: the pooled mean beside the bins, the worst cells, and symptoms per bin.
+
+use std::cmp::Ordering;
+
+use minijinja::value::Value;
+
+use crate::compare::{ArmComparison, Comparison, DepthCell};
+use crate::gate::ArmVerdict;
+use crate::report::ink;
+use crate::report::page::Page;
+use crate::report::plot::{self, Stack};
+use crate::report::{ReportError, fields, figures};
+use crate::sample::{Bin, FindingKind};
+
+/// Worst cells shown: enough to see a pattern over depth or task.
+const MAX_WORST_CELLS: usize = 10;
+
+pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
+    let comparison = page.input.comparison;
+    let arms: Vec<Value> = comparison.candidates.iter().map(|arm| arm_row(arm, &comparison.bins)).collect();
+    Ok((!arms.is_empty()).then_some(fields! {
+        bins => comparison.bins.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        arms => arms,
+        worst => worst_cells(comparison),
+        legend => legend(comparison),
+        charts => charts(page)?,
+        symptoms => symptom_rows(comparison, &page.input.verdict.arms),
+    }))
+}
+
+/// Difference of one bin with all its groups together.
+fn bin_delta(arm: &ArmComparison, bin: Bin) -> Option<f64> {
+    let cells = || arm.groups.iter().filter(|cell| cell.delta.bin == Some(bin)).map(|cell| &cell.delta);
+    let pairs: u64 = cells().map(|delta| delta.pairs).sum();
+    let net: f64 = cells().map(|delta| delta.candidate_right as f64 - delta.baseline_right as f64).sum();
+    (pairs > 0).then(|| net / pairs as f64)
+}
+
+fn arm_row(arm: &ArmComparison, bins: &[Bin]) -> Value {
+    let deltas: Vec<Option<f64>> = bins.iter().map(|bin| bin_delta(arm, *bin)).collect();
+    let known = bins.iter().zip(&deltas).filter_map(|(bin, delta)| delta.map(|delta| (*bin, delta)));
+    let worst = known.min_by(|(_, a), (_, b)| a.total_cmp(b));
+    let pooled = arm.pooled.as_ref().and_then(|pooled| pooled.delta);
+    let sentence = match (pooled, worst) {
+        (Some(pooled), Some((bin, delta))) => format!(
+            "the mean over all lengths moves by {} points, the bin {bin} alone by {}",
+            figures::points(Some(pooled)),
+            figures::points(Some(delta))
+        ),
+        _ => "too little was measured to say".into(),
+    };
+    let cells: Vec<Value> = bins
+        .iter()
+        .zip(&deltas)
+        .map(|(bin, delta)| {
+            let is_worst = worst.is_some_and(|(worst, delta)| worst == *bin && delta < 0.0);
+            fields! { text => figures::points(*delta), is_worst => is_worst }
+        })
+        .collect();
+    fields! {
+        name => arm.summary.arm.name,
+        sentence => sentence,
+        pooled => figures::points(pooled),
+        cells => cells,
+        slope => arm.slope.as_ref().map_or_else(
+            || figures::UNKNOWN.to_owned(),
+            |slope| format!("{} (p {})", figures::points(Some(slope.per_doubling)), figures::p_value(Some(slope.p_falling))),
+        ),
+        same_sign => arm.same_sign.as_ref().map_or_else(
+            || figures::UNKNOWN.to_owned(),
+            |sign| format!("{} / {} (p {})", sign.negative, sign.positive, figures::p_value(Some(sign.p_pooled))),
+        ),
+    }
+}
+
+/// The largest drops of single task × bin × depth cells over all candidates.
+fn worst_cells(comparison: &Comparison) -> Vec<Value> {
+    let mut drops = Vec::new();
+    for arm in &comparison.candidates {
+        for after in &arm.summary.depth_cells {
+            let is_same = |before: &&DepthCell| {
+                before.task == after.task && before.bin == after.bin && before.slot_percent == after.slot_percent
+            };
+            let before = comparison.baseline.depth_cells.iter().find(is_same);
+            let shares = before
+                .and_then(|before| figures::share(before.right, before.n).zip(figures::share(after.right, after.n)));
+            if let Some((baseline, candidate)) = shares.filter(|(baseline, candidate)| candidate < baseline) {
+                drops.push((candidate - baseline, arm.summary.arm.name.as_str(), after, baseline, candidate));
+            }
+        }
+    }
+    drops.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| by_place(a.2, b.2)));
+    drops.truncate(MAX_WORST_CELLS);
+    drops
+        .into_iter()
+        .map(|(delta, arm, cell, baseline, candidate)| {
+            fields! {
+                arm => arm,
+                bin => cell.bin.to_string(),
+                task => cell.task,
+                depth => format!("{} %", cell.slot_percent),
+                n => figures::count(cell.n),
+                baseline => figures::percent(Some(baseline)),
+                candidate => figures::percent(Some(candidate)),
+                delta => figures::points(Some(delta)),
+            }
+        })
+        .collect()
+}
+
+fn by_place(a: &DepthCell, b: &DepthCell) -> Ordering {
+    (b.bin, &a.task, a.slot_percent).cmp(&(a.bin, &b.task, b.slot_percent))
+}
+
+/// Symptoms that were seen at all, in order of precedence.
+fn seen(comparison: &Comparison) -> Vec<(usize, FindingKind)> {
+    let any = |kind: FindingKind| {
+        let rates = comparison.candidates.iter().flat_map(|arm| &arm.symptoms);
+        rates.filter(|rate| rate.kind == kind).any(|rate| rate.baseline + rate.candidate > 0)
+    };
+    FindingKind::ALL.into_iter().enumerate().filter(|(_, kind)| any(*kind)).collect()
+}
+
+fn legend(comparison: &Comparison) -> Vec<Value> {
+    let entry =
+        |(index, kind): (usize, FindingKind)| fields! { name => kind.name(), ink => ink::symptom(index).themed() };
+    seen(comparison).into_iter().map(entry).collect()
+}
+
+/// Which side of the pairs a chart shows.
+#[derive(Clone, Copy)]
+enum Side {
+    Baseline,
+    Candidate,
+}
+
+fn stacks(arm: &ArmComparison, bins: &[Bin], kinds: &[(usize, FindingKind)], side: Side) -> Vec<Stack> {
+    let rate = |bin: Bin, kind: FindingKind| {
+        let found = arm.symptoms.iter().find(|rate| rate.bin == bin && rate.kind == kind);
+        let share = found.and_then(|rate| match side {
+            Side::Baseline => figures::share(rate.baseline, rate.pairs),
+            Side::Candidate => figures::share(rate.candidate, rate.pairs),
+        });
+        share.unwrap_or(0.0)
+    };
+    bins.iter()
+        .map(|bin| kinds.iter().map(|(index, kind)| (ink::symptom(*index), rate(*bin, *kind))).collect())
+        .collect()
+}
+
+fn charts(page: &Page) -> Result<Vec<Value>, ReportError> {
+    let comparison = page.input.comparison;
+    let kinds = seen(comparison);
+    let Some(first) = comparison.candidates.first().filter(|_| !kinds.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let bins = &comparison.bins;
+    let mut sides = vec![(comparison.baseline.arm.name.as_str(), stacks(first, bins, &kinds, Side::Baseline))];
+    for arm in &comparison.candidates {
+        sides.push((arm.summary.arm.name.as_str(), stacks(arm, bins, &kinds, Side::Candidate)));
+    }
+    let height = |stack: &Stack| stack.iter().map(|(_, share)| share).sum::<f64>();
+    let tallest = sides.iter().flat_map(|(_, stacks)| stacks).map(height).fold(0.0, f64::max);
+    let top = axis_top(tallest);
+    let labels: Vec<String> = bins.iter().map(ToString::to_string).collect();
+    let chart = |(index, (name, stacks)): (usize, (&str, Vec<Stack>))| -> Result<Value, ReportError> {
+        let heights = labels
+            .iter()
+            .zip(&stacks)
+            .map(|(label, stack)| format!("{label} {}", figures::percent(Some(height(stack)))));
+        let plot = page.embed(
+            "plot",
+            fields! {
+                id => format!("symptoms-{index}"),
+                title => format!("{name}: symptoms per 100 answers, stacked, per bin"),
+                description => heights.collect::<Vec<_>>().join("; "),
+                view_box => plot::bars_view_box(),
+                inside => Value::from_safe_string(plot::stacked_bars(&labels, &stacks, top)?),
+            },
+        )?;
+        Ok(fields! { name => name, plot => plot })
+    };
+    sides.into_iter().enumerate().map(chart).collect()
+}
+
+/// The next round share that four steps divide into whole percents.
+fn axis_top(tallest: f64) -> f64 {
+    [0.04, 0.08, 0.12, 0.2, 0.4, 0.6, 0.8, 1.0]
+        .into_iter()
+        .find(|top| tallest <= *top)
+        .unwrap_or_else(|| tallest.ceil())
+}
+
+fn symptom_rows(comparison: &Comparison, verdicts: &[ArmVerdict]) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for (arm, verdict) in comparison.candidates.iter().zip(verdicts) {
+        for rate in arm.symptoms.iter().filter(|rate| rate.baseline + rate.candidate > 0) {
+            let judged = verdict
+                .symptoms
+                .iter()
+                .find(|judged| judged.symptom.kind == rate.kind && judged.symptom.bin == rate.bin);
+            rows.push(fields! {
+                arm => arm.summary.arm.name,
+                bin => rate.bin.to_string(),
+                kind => rate.kind.name(),
+                pairs => figures::count(rate.pairs),
+                baseline => figures::count(rate.baseline),
+                candidate => figures::count(rate.candidate),
+                changed => format!("{} / {}", rate.appeared, rate.vanished),
+                p => figures::p_value(Some(judged.map_or(rate.p_rise, |judged| judged.adjusted_p))),
+                is_adjusted => judged.is_some(),
+                regressed => judged.is_some_and(|judged| judged.regressed),
+            });
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_holds_the_tallest_stack() {
+        assert_eq!(axis_top(0.0), 0.04);
+        assert_eq!(axis_top(0.21), 0.4);
+        assert_eq!(axis_top(1.4), 2.0);
+    }
+}

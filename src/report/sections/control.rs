@@ -1,0 +1,45 @@
+//! The A/A arm: the baseline against itself measures the noise.
+
+use minijinja::value::Value;
+
+use crate::report::page::Page;
+use crate::report::{ReportError, fields, figures};
+
+pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
+    let Some(control) = &page.input.comparison.control else {
+        return Ok(Some(fields! { has_control => false }));
+    };
+    let rows: Vec<Value> = control
+        .groups
+        .iter()
+        .filter(|cell| cell.delta.pairs > 0)
+        .map(|cell| {
+            let delta = &cell.delta;
+            fields! {
+                bin => figures::bin(delta.bin),
+                group => cell.group.name(),
+                pairs => figures::count(delta.pairs),
+                flips => format!("{} / {}", delta.regressions, delta.fixes),
+                rate => figures::percent(figures::share(delta.regressions + delta.fixes, delta.pairs)),
+                delta => figures::points(delta.delta),
+                nll => delta.nll.as_ref().map_or(figures::UNKNOWN.into(), |nll| figures::signed(nll.delta, 4)),
+            }
+        })
+        .collect();
+    let flips: u64 = control.groups.iter().map(|cell| cell.delta.regressions + cell.delta.fixes).sum();
+    let pairs: u64 = control.groups.iter().map(|cell| cell.delta.pairs).sum();
+    let signs = &control.treatment;
+    Ok(Some(fields! {
+        has_control => true,
+        name => control.summary.arm.name,
+        pairs => figures::count(pairs),
+        flips => figures::count(flips),
+        is_still => flips == 0,
+        identical => format!(
+            "{} of {} answers are the same text",
+            figures::count(signs.identical_outputs),
+            figures::count(signs.compared_outputs)
+        ),
+        rows => rows,
+    }))
+}

@@ -336,3 +336,97 @@ impl HfConfig {
         config.checked()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn base() -> serde_json::Value {
+        json!({
+            "model_type": "llama", "vocab_size": 256, "hidden_size": 128, "intermediate_size": 192,
+            "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "rope_theta": 5e5
+        })
+    }
+
+    fn read(change: serde_json::Value) -> Result<ModelConfig, ConfigError> {
+        let mut file = base();
+        for (key, value) in change.as_object().unwrap() {
+            file[key] = value.clone();
+        }
+        ModelConfig::from_json(file.to_string().as_bytes())
+    }
+
+    #[test]
+    fn both_spellings_of_rope_are_read() {
+        let older = read(json!({"rope_scaling": {"type": "linear", "factor": 4.0}})).unwrap();
+        let newer =
+            read(json!({"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 4.0}})).unwrap();
+        assert_eq!(older, newer);
+        assert_eq!((older.rope_theta, older.rope_scaling), (5e5, RopeScaling::Linear { factor: 4.0 }));
+        assert_eq!(read(json!({"rope_scaling": null})).unwrap().rope_scaling, RopeScaling::Default);
+        let ntk = read(json!({"rope_scaling": {"rope_type": "ntk", "factor": 2}})).unwrap();
+        assert_eq!(ntk.rope_scaling, RopeScaling::Ntk { factor: 2.0 });
+    }
+
+    #[test]
+    fn dimensions_that_are_not_given_follow_from_others() {
+        let config = read(json!({"num_key_value_heads": null})).unwrap();
+        assert_eq!((config.head_dim, config.n_kv_head, config.group(), config.n_layer()), (32, 4, 1, 4));
+        assert_eq!(read(json!({"head_dim": 64})).unwrap().head_dim, 64);
+    }
+
+    #[test]
+    fn a_window_counts_only_where_the_family_uses_it() {
+        let window =
+            |model_type: &str| read(json!({"model_type": model_type, "sliding_window": 32})).unwrap().layers[3].window;
+        assert_eq!((window("mistral"), window("llama")), (Some(32), None));
+    }
+
+    #[test]
+    fn what_is_not_built_is_named_with_what_is() {
+        for (change, found, supported) in [
+            (json!({"model_type": "mamba"}), "mamba", "llama, mistral"),
+            (json!({"rope_scaling": {"rope_type": "longrope"}}), "longrope", "default, linear, ntk"),
+            (json!({"hidden_act": "relu"}), "relu", "silu"),
+            (json!({"attention_bias": true}), "attention_bias", "false"),
+            (json!({"rope_parameters": {"partial_rotary_factor": 0.5}}), "partial_rotary_factor", "1"),
+        ] {
+            let error = read(change).unwrap_err();
+            assert!(matches!(error, ConfigError::Unsupported { .. }), "{error}");
+            let message = error.to_string();
+            assert!(message.contains(found) && message.ends_with(supported), "{message}");
+        }
+    }
+
+    #[test]
+    fn absurd_values_are_refused() {
+        for change in [
+            json!({"num_hidden_layers": 0}),
+            json!({"num_hidden_layers": 1u64 << 40}),
+            json!({"num_attention_heads": 0}),
+            json!({"num_key_value_heads": 3}),
+            json!({"num_key_value_heads": 0}),
+            json!({"head_dim": 31}),
+            json!({"head_dim": 2}),
+            json!({"hidden_size": 1u64 << 60}),
+            json!({"vocab_size": 1u64 << 40}),
+            json!({"max_position_embeddings": u64::MAX}),
+            json!({"rms_norm_eps": 0}),
+            json!({"rope_theta": -1}),
+            json!({"model_type": "mistral", "sliding_window": 0}),
+            json!({"rope_scaling": {"type": "linear", "factor": 0}}),
+            json!({"rope_scaling": {"type": "linear", "factor": 1e300}}),
+        ] {
+            let text = change.to_string();
+            assert!(matches!(read(change), Err(ConfigError::Invalid { .. })), "{text}");
+        }
+        let missing = read(json!({"rope_scaling": {"type": "linear"}}));
+        assert!(matches!(missing, Err(ConfigError::Missing { .. })));
+        for change in [json!({"vocab_size": -1}), json!({"hidden_size": "128"}), json!({"hidden_size": null})] {
+            assert!(matches!(read(change), Err(ConfigError::Json(_))));
+        }
+        assert!(matches!(ModelConfig::from_json(b"{"), Err(ConfigError::Json(_))));
+    }
+}

@@ -237,3 +237,96 @@ fn decode_q6_k(block: &[u8], values: &mut [f32]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(tensor_type: TensorType, bytes: &[u8]) -> Vec<f32> {
+        let (block_values, block_bytes) = tensor_type.block();
+        let mut values = vec![f32::NAN; bytes.len() / block_bytes * block_values];
+        tensor_type.decode(bytes, &mut values);
+        values
+    }
+
+    fn half(value: f32) -> [u8; 2] {
+        f16::from_f32(value).to_le_bytes()
+    }
+
+    /// Random blocks and what the reference implementation of the format makes of them.
+    #[test]
+    fn random_blocks_have_the_bits_of_the_reference_implementation() {
+        #[derive(serde::Deserialize)]
+        struct Sample {
+            #[serde(rename = "type")]
+            name: String,
+            bytes: String,
+            values: String,
+        }
+        let bytes = |hex: &str| -> Vec<u8> {
+            (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+        };
+        let samples: Vec<Sample> = serde_json::from_str(include_str!("../../tests/fixtures/ggml_blocks.json")).unwrap();
+        assert_eq!(samples.len(), 8, "every block type");
+        for sample in samples {
+            let row = TYPES.iter().find(|(_, name, ..)| *name == sample.name).unwrap();
+            let expected: Vec<u8> = bytes(&sample.values);
+            let found: Vec<u8> =
+                decoded(row.0, &bytes(&sample.bytes)).iter().flat_map(|value| value.to_le_bytes()).collect();
+            assert!(found == expected, "{}", sample.name);
+        }
+    }
+
+    #[test]
+    fn hand_made_blocks_decode_to_what_the_layout_says() {
+        let block = [&half(0.5)[..], &[0x80; 32]].concat();
+        assert_eq!(decoded(TensorType::Q8_0, &block), [-64.0; 32]);
+
+        let block = [&half(2.0)[..], &[0xF0; 16]].concat();
+        let values = decoded(TensorType::Q4_0, &block);
+        assert_eq!((&values[..16], &values[16..]), (&[-16.0; 16][..], &[14.0; 16][..]));
+
+        let block = [&half(2.0)[..], &half(-1.0), &[0x3A; 16]].concat();
+        let values = decoded(TensorType::Q4_1, &block);
+        assert_eq!((&values[..16], &values[16..]), (&[19.0; 16][..], &[5.0; 16][..]));
+
+        // Fifth bits only for the first and the last value.
+        let block = [&half(1.0)[..], &0x8000_0001_u32.to_le_bytes(), &[0x21; 16]].concat();
+        let values = decoded(TensorType::Q5_0, &block);
+        assert_eq!([values[0], values[1], values[16], values[31]], [1.0, -15.0, -14.0, 2.0]);
+
+        // Scale codes: group 0 has 1, group 7 has 0b11_0101; every minimum is 0.
+        let mut pairs = [0; 12];
+        (pairs[0], pairs[3], pairs[11]) = (1, 0xC0, 0x05);
+        let block = [&half(1.0)[..], &half(1.0), &pairs, &[0x53; 128]].concat();
+        let values = decoded(TensorType::Q4_K, &block);
+        assert_eq!([values[0], values[32], values[223], values[224], values[255]], [3.0, 0.0, 0.0, 265.0, 265.0]);
+
+        let block = [&[0x0F; 128][..], &[0xFF; 64], &[0xFE; 16], &half(1.0)].concat();
+        let values = decoded(TensorType::Q6_K, &block);
+        assert_eq!([values[0], values[64], values[255]], [-62.0, -32.0, -32.0]);
+    }
+
+    #[test]
+    fn plain_types_are_exact_and_round_to_nearest_even() {
+        let values = [1.0_f32, -2.5, 0.333_333_34, 3.0e38];
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(decoded(TensorType::F32, &bytes), values);
+        assert_eq!(TensorType::F32.decode_to_bf16(&bytes, 2), values.map(f32_to_bf16));
+        let bytes: Vec<u8> = values[..3].iter().flat_map(|value| half(*value)).collect();
+        assert_eq!(decoded(TensorType::F16, &bytes), [1.0, -2.5, f16::from_f32(values[2]).to_f32()]);
+        let codes = [0x3F80_u16, 0xC020, 0x7F80, 0x0001];
+        let bytes: Vec<u8> = codes.iter().flat_map(|code| code.to_le_bytes()).collect();
+        assert_eq!(TensorType::BF16.decode_to_bf16(&bytes, 4), codes);
+        assert_eq!(decoded(TensorType::BF16, &bytes), codes.map(bf16_to_f32));
+    }
+
+    #[test]
+    fn rows_are_whole_blocks() {
+        assert_eq!(TensorType::Q4_K.row_bytes(512), Some(288));
+        assert_eq!(TensorType::Q4_K.row_bytes(128), None);
+        assert_eq!(TensorType::F32.row_bytes(u64::MAX), None);
+        assert_eq!(TensorType::from_ggml(14), Some(TensorType::Q6_K));
+        assert_eq!(TensorType::from_ggml(4), None);
+    }
+}

@@ -476,3 +476,6 @@ fn capped(found: u64, limit: u64, what: &str) -> Result<u64, GgufError> {
 fn invalid(what: String, problem: &str) -> GgufError {
     GgufError::Invalid { what, problem: problem.into() }
 }
+
+#[cfg(test)]
+mod tests;

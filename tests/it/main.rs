@@ -3,9 +3,10 @@
 // The architecture rules: who imports whom, homes of crates and of `unsafe`, complete registries.
 mod tidy;
 mod engine;
+mod model_store;
 mod smollm2;
 mod suites;
-mod model_store;
 mod tokenizer;
 mod record;
+mod model_files;
 mod report;

@@ -69,6 +69,12 @@ impl QueryTile {
         })
     }
 
+    /// Whether every query of the tile sees the whole block. First and last visible key both grow with the position, so the
+    /// first and the last query speak for those between.
+    pub(super) fn sees_all(&self, block: &KeyBlock) -> bool {
+        self.mask(block, 0) & self.mask(block, self.n_position - 1) == u64::MAX
+    }
+
     /// Mask of the tile's position (relative) in a block.
     pub(super) fn mask(&self, block: &KeyBlock, position: usize) -> u64 {
         block_mask(block.start, &visible_keys(self.first_position + position, self.window))
@@ -122,6 +128,8 @@ mod tests {
                     let mut seen = vec![Vec::new(); n];
                     for block in tile.blocks() {
                         assert_eq!(block.start % KEY_BLOCK, 0);
+                        let all = (0..n).all(|position| tile.mask(&block, position) == u64::MAX);
+                        assert_eq!(tile.sees_all(&block), all, "{first} {n} {window:?}");
                         for (position, keys) in seen.iter_mut().enumerate() {
                             let mask = tile.mask(&block, position);
                             assert_eq!(mask != 0, block.positions.contains(&position), "{first} {n} {window:?}");

@@ -96,6 +96,8 @@ pub struct KernelEntry {
 /// All kernels, best first: `auto` takes the first whose probe succeeds.
 pub static KERNELS: &[KernelEntry] = &[
     #[cfg(target_arch = "x86_64")]
+    x86_64::AMX,
+    #[cfg(target_arch = "x86_64")]
     x86_64::AVX512,
     #[cfg(target_arch = "x86_64")]
     x86_64::AVX2,

@@ -64,8 +64,17 @@ impl KvRows for Rows {
     }
 }
 
+/// Every kernel of this machine.
 pub(in crate::engine) fn available() -> Vec<Arc<dyn Kernel>> {
     KERNELS.iter().filter_map(|entry| (entry.probe)().ok()).collect()
+}
+
+/// Every kernel of this machine, and the AMX loops on emulated tiles.
+fn under_test() -> Vec<Arc<dyn Kernel>> {
+    let mut kernels = available();
+    #[cfg(target_arch = "x86_64")]
+    kernels.extend(x86_64::emulated_amx());
+    kernels
 }
 
 fn reference() -> Arc<dyn Kernel> {
@@ -148,7 +157,7 @@ fn gemm_matches_the_reference() {
         for n_row in [1, 2, 5, 15, 16, 17, 33] {
             let x = numbers.exact(n_row * n_in);
             let expected = gemm(&*reference(), &x, &w, 0..w.n_tile());
-            for kernel in available() {
+            for kernel in under_test() {
                 let y = gemm(&*kernel, &x, &w, 0..w.n_tile());
                 for (i, (got, expected)) in y.iter().zip(&expected).enumerate() {
                     let (row, out) = (i / n_out, i % n_out);
@@ -171,7 +180,7 @@ fn a_gemm_value_depends_on_its_row_and_column_alone() {
     let mut numbers = Numbers::new(7);
     let w = PackedMatrix::pack(n_out, n_in, &numbers.bf16s(n_out * n_in));
     let x = numbers.f32s(40 * n_in);
-    for kernel in available() {
+    for kernel in under_test() {
         let all = gemm(&*kernel, &x, &w, 0..w.n_tile());
         for rows in [0..1, 39..40, 3..5, 0..6, 1..8, 5..21, 7..40] {
             for tiles in [0..1, 8..9, 2..5, 1..9, 4..4] {
@@ -195,7 +204,7 @@ fn bf16_kernels_round_activations_to_nearest_even() {
     let w = PackedMatrix::pack(n_out, n_in, &numbers.bf16s(n_out * n_in));
     let x = numbers.f32s(7 * n_in);
     let rounded: Vec<f32> = x.iter().map(|value| bf16_to_f32(f32_to_bf16(*value))).collect();
-    for kernel in available() {
+    for kernel in under_test() {
         let same = bits(&gemm(&*kernel, &x, &w, 0..2)) == bits(&gemm(&*kernel, &rounded, &w, 0..2));
         assert_eq!(same, kernel.name().contains("bf16"), "{}", kernel.name());
     }
@@ -207,7 +216,7 @@ fn attention_matches_the_reference() {
         let kv = Rows::new(shape.n_key(), shape.head_dim, 5);
         let q = shape.queries();
         let expected = shape.attend(&*reference(), &kv, &q);
-        for kernel in available() {
+        for kernel in under_test() {
             // A BF16 weight is off by up to 2⁻⁹ of itself, and values reach 4.
             let tolerance = if kernel.name().contains("bf16") { 1.0 / 128.0 } else { 2e-5 };
             for (i, (got, expected)) in shape.attend(&*kernel, &kv, &q).iter().zip(&expected).enumerate() {
@@ -228,7 +237,7 @@ fn attention_of_a_chunk_or_one_position_has_the_bits_of_the_whole() {
         let q = Numbers::new(1).f32s(shape.n_position * shape.group * shape.head_dim);
         let row = shape.group * shape.head_dim;
         // The reference computes every row on its own by construction, and slowly.
-        for kernel in available().into_iter().filter(|kernel| kernel.name() != "reference") {
+        for kernel in under_test().into_iter().filter(|kernel| kernel.name() != "reference") {
             let all = shape.attend(&*kernel, &kv, &q);
             for chunk in [1, 7, 64] {
                 let mut parts = Vec::new();
@@ -248,7 +257,7 @@ fn heads_of_a_group_do_not_touch_each_other() {
     let shape = Shape { first_position: 70, n_position: 5, group: 4, head_dim: 64, window: None };
     let kv = Rows::new(shape.n_key(), shape.head_dim, 2);
     let q = shape.queries();
-    for kernel in available() {
+    for kernel in under_test() {
         let all = shape.attend(&*kernel, &kv, &q);
         for head in 0..shape.group {
             let of_head =
@@ -269,7 +278,7 @@ fn keys_that_a_query_does_not_see_have_no_influence() {
         poisoned.k[100 * 64..101 * 64].fill(f32::NAN);
         poisoned.v[100 * 64..101 * 64].fill(f32::NAN);
         let q = shape.queries();
-        for kernel in available() {
+        for kernel in under_test() {
             let (clean, poisoned) = (shape.attend(&*kernel, &clean, &q), shape.attend(&*kernel, &poisoned, &q));
             for (i, (clean, poisoned)) in clean.iter().zip(&poisoned).enumerate() {
                 let position = 90 + i / (3 * 64);
@@ -289,7 +298,7 @@ fn huge_scores_do_not_overflow() {
     let mut kv = Rows::new(shape.n_key(), 32, 4);
     kv.k.iter_mut().for_each(|value| *value *= 1e4);
     let q: Vec<f32> = shape.queries().iter().map(|value| value * 1e4).collect();
-    for kernel in available() {
+    for kernel in under_test() {
         assert!(shape.attend(&*kernel, &kv, &q).iter().all(|value| value.is_finite()), "{}", kernel.name());
     }
 }

@@ -276,3 +276,143 @@ impl KvRows for StoredRows<'_> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::kv_cache::codec::{CODECS, codec};
+
+    const SHAPE: CacheShape = CacheShape { n_layer: 2, n_kv_head: 3, head_dim: 4 };
+
+    fn cache(n_block: u64) -> PagedCache {
+        let float32 = codec("float32").unwrap();
+        let block_bytes = 2 * 3 * 2 * 16 * 4 * 4;
+        PagedCache::new(float32, SHAPE, KvScales::unit(2), n_block * block_bytes + block_bytes - 1)
+    }
+
+    /// K, V rows of one position that tell where they belong; `tag` tells the sequences apart.
+    fn row(position: usize, tag: f32) -> Vec<f32> {
+        (0..12).map(|value| position as f32 + value as f32 / 16.0 + tag).collect()
+    }
+
+    fn append(cache: &mut PagedCache, table: &mut BlockTable, positions: std::ops::Range<usize>, tag: f32) {
+        cache.reserve(table, positions.start, positions.len()).unwrap();
+        let k: Vec<f32> = positions.clone().flat_map(|position| row(position, tag)).collect();
+        let v: Vec<f32> = k.iter().map(|value| -value).collect();
+        for layer in 0..2 {
+            let rows = WriteRows { k: &k, v: &v, stride: 12, n_row: positions.len() };
+            cache.write(table, layer, positions.start, &rows);
+        }
+    }
+
+    fn check(cache: &PagedCache, table: &BlockTable, positions: std::ops::Range<usize>, tag: f32) {
+        for (layer, kv_head) in [(0, 0), (1, 2), (0, 2)] {
+            let n = positions.len();
+            let (mut k, mut v) = (vec![f32::NAN; n * 4], vec![f32::NAN; n * 4]);
+            cache.rows(table, layer, kv_head).decode_f32(positions.start, n, &mut k, &mut v);
+            let expected = positions.clone().flat_map(|p| row(p, tag)[kv_head * 4..kv_head * 4 + 4].to_vec());
+            for ((k, v), expected) in k.iter().zip(&v).zip(expected) {
+                assert_eq!((*k, *v), (expected, -expected), "layer {layer} head {kv_head}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_come_back_from_any_start_across_blocks() {
+        let mut cache = cache(8);
+        let mut table = BlockTable::default();
+        for positions in [0..1, 1..5, 5..40, 40..41, 41..100] {
+            append(&mut cache, &mut table, positions, 0.0);
+        }
+        for positions in [0..100, 15..17, 16..32, 99..100, 30..30] {
+            check(&cache, &table, positions, 0.0);
+        }
+        assert_eq!((cache.n_block(), cache.n_free_block()), (8, 1));
+    }
+
+    #[test]
+    fn forks_share_full_blocks_and_copy_the_tail_on_write() {
+        let mut cache = cache(8);
+        let mut first = BlockTable::default();
+        append(&mut cache, &mut first, 0..40, 0.0);
+        let mut second = cache.fork(&first);
+        assert_eq!(cache.n_free_block(), 5, "a fork costs nothing");
+        assert_eq!(cache.needed_blocks(&second, 40, 1), 1, "the shared tail must be copied");
+        append(&mut cache, &mut second, 40..50, 0.5);
+        assert_eq!(cache.n_free_block(), 3, "one copy, one new block");
+        append(&mut cache, &mut first, 40..45, 0.25);
+        assert_eq!(cache.n_free_block(), 3, "the tail is its owner's alone again");
+        check(&cache, &first, 0..40, 0.0);
+        check(&cache, &second, 0..40, 0.0);
+        check(&cache, &first, 40..45, 0.25);
+        check(&cache, &second, 40..50, 0.5);
+        cache.release(first);
+        check(&cache, &second, 0..40, 0.0);
+        assert_eq!(cache.n_free_block(), 4);
+        cache.release(second);
+        assert_eq!(cache.n_free_block(), 8);
+    }
+
+    #[test]
+    fn running_out_changes_nothing() {
+        let mut cache = cache(3);
+        let mut table = BlockTable::default();
+        append(&mut cache, &mut table, 0..40, 0.0);
+        let mut fork = cache.fork(&table);
+        let full = CacheError::Full { needed_blocks: 1, free_blocks: 0, n_block: 3 };
+        assert_eq!(cache.reserve(&mut fork, 40, 1), Err(full.clone()), "no block for the copy");
+        assert_eq!(cache.reserve(&mut table, 40, 1), Err(full));
+        check(&cache, &fork, 0..40, 0.0);
+        cache.release(fork);
+        append(&mut cache, &mut table, 40..48, 0.0);
+        assert!(cache.reserve(&mut table, 48, 1).is_err());
+        check(&cache, &table, 0..48, 0.0);
+    }
+
+    #[test]
+    fn blocks_take_what_the_codec_says() {
+        let shape = CacheShape { n_layer: 30, n_kv_head: 3, head_dim: 64 };
+        for (name, bytes_per_token) in
+            [("float32", 46_080.0), ("bfloat16", 23_040.0), ("fp8_e5m2", 11_520.0), ("int8_per_token_head", 12_240.0)]
+        {
+            let cache = PagedCache::new(codec(name).unwrap(), shape, KvScales::unit(30), 1 << 30);
+            assert_eq!(cache.bytes_per_token(), bytes_per_token, "{name}");
+            assert_eq!(cache.n_block(), (1 << 30) / (bytes_per_token as usize * 16), "{name}");
+        }
+        assert_eq!(CODECS.len(), 6, "a new codec belongs into this test");
+    }
+
+    proptest::proptest! {
+        /// Random appends, forks and releases: every sequence always reads back what it wrote, no block is lost.
+        #[test]
+        fn sequences_never_see_each_other(actions in proptest::collection::vec((0..3_u8, 0..8_usize, 1..40_usize), 1..60)) {
+            let mut cache = cache(64);
+            let mut sequences: Vec<(BlockTable, Vec<(std::ops::Range<usize>, f32)>)> = Vec::new();
+            for (index, (action, which, n)) in actions.into_iter().enumerate() {
+                let tag = index as f32 * 1000.0;
+                let which = if sequences.is_empty() { 0 } else { which % sequences.len() };
+                match action {
+                    _ if sequences.is_empty() => sequences.push((BlockTable::default(), Vec::new())),
+                    0 => {
+                        let (table, history) = &mut sequences[which];
+                        let start = history.last().map_or(0, |(positions, _)| positions.end);
+                        if cache.check_free(cache.needed_blocks(table, start, n)).is_ok() {
+                            append(&mut cache, table, start..start + n, tag);
+                            history.push((start..start + n, tag));
+                        }
+                    }
+                    1 if sequences.len() < 8 => {
+                        let twin = (cache.fork(&sequences[which].0), sequences[which].1.clone());
+                        sequences.push(twin);
+                    }
+                    _ => cache.release(sequences.swap_remove(which).0),
+                }
+                for (table, history) in &sequences {
+                    history.iter().for_each(|(positions, tag)| check(&cache, table, positions.clone(), *tag));
+                }
+            }
+            sequences.into_iter().for_each(|(table, _)| cache.release(table));
+            proptest::prop_assert_eq!(cache.n_free_block(), 64);
+        }
+    }
+}

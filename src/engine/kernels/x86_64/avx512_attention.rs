@@ -108,15 +108,17 @@ fn attend_tile(job: &mut AttentionJob<'_>, tile: &QueryTile, first: usize, scrat
         let n_decoded = block.n_key * head_dim;
         job.kv.decode_bf16(block.start, block.n_key, &mut scratch.k[..n_decoded], &mut scratch.v[..n_decoded]);
         unpack_keys(scratch, n_decoded, &shape);
-        let whole = block.positions.clone().all(|position| tile.mask(&block, position) == u64::MAX);
+        let whole = tile.sees_all(&block);
         if whole || all_finite(&scratch.v[..n_decoded]) {
             unpack_values(&scratch.v[..n_decoded], &shape, &mut scratch.v_lines);
             let rows = block.positions.start * group..block.positions.end * group;
             for first in rows.clone().step_by(BLOCK_ROWS) {
                 let n_row = BLOCK_ROWS.min(rows.end - first);
-                let mut masks = [0; BLOCK_ROWS];
-                for (row, mask) in masks[..n_row].iter_mut().enumerate() {
-                    *mask = tile.mask(&block, (first + row) / group);
+                let mut masks = [u64::MAX; BLOCK_ROWS];
+                if !whole {
+                    for (row, mask) in masks[..n_row].iter_mut().enumerate() {
+                        *mask = tile.mask(&block, (first + row) / group);
+                    }
                 }
                 attend_rows(scratch, &shape, first..first + n_row, &masks);
             }

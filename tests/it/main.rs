@@ -1,1 +1,2 @@
 //! The only integration-test binary.
+mod gate;

@@ -10,3 +10,4 @@ mod tokenizer;
 mod record;
 mod model_files;
 mod report;
+mod gate;

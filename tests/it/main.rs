@@ -1,13 +1,15 @@
 //! The only integration-test binary.
 
 // The architecture rules: who imports whom, homes of crates and of `unsafe`, complete registries.
-mod tidy;
 mod engine;
+mod gate;
+mod model_files;
 mod model_store;
+mod record;
+mod report;
 mod smollm2;
 mod suites;
+mod tidy;
 mod tokenizer;
-mod record;
-mod model_files;
-mod report;
-mod gate;
+// The command line from outside: help, messages, exit codes, dry runs.
+mod cli;

@@ -9,6 +9,7 @@ mod amx_attention;
 mod avx2;
 mod avx512;
 mod avx512_attention;
+mod codes;
 mod key_block;
 mod lanes;
 mod tiles;
@@ -135,7 +136,7 @@ mod tests {
             include_str!("key_block.rs"),
             include_str!("lanes.rs"),
             include_str!("tiles.rs"),
-            include_str!("../decode.rs"),
+            include_str!("codes.rs"),
         ];
         let mut n_attribute = 0;
         for attribute in sources.iter().flat_map(|source| source.split("#[target_feature(enable = \"").skip(1)) {

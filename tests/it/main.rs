@@ -8,3 +8,4 @@ mod report;
 mod smollm2;
 mod suites;
 mod tokenizer;
+mod gate;

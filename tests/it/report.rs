@@ -246,6 +246,13 @@ fn json_documents_are_stable_and_say_what_the_page_says() {
     assert_eq!(read["verdict"]["ruling"], "REGRESSED");
 
     let records: serde_json::Value = serde_json::from_str(&kv_record_json(&fixture.input())).unwrap();
+    let page = render_html(&fixture.input()).unwrap();
+    for field in records[0].as_object().unwrap().keys() {
+        assert!(
+            page.contains(&format!("\n{field}:")) || page.contains(&format!("<pre>{field}:")),
+            "{field} is on the page"
+        );
+    }
     assert_eq!(records[1]["status"], "capacity_met_quality_regressed");
     assert_eq!(records[0]["status"], "backend_fallback");
     assert_eq!(records[2]["kv_cache_capacity"]["blocks"], serde_json::Value::Null);

@@ -5,14 +5,18 @@ use std::collections::BTreeMap;
 use crate::compare::pairing::{Arm, Pair, Scored};
 use crate::compare::summary::{cell_key, mean};
 use crate::compare::{Delta, GroupDelta, NllDelta, PairedTest};
+use crate::record::samples::SampleRecord;
 use crate::sample::Bin;
-use crate::stats::paired::{Cluster, clustered_95, clustered_standard_error, tango_95};
-use crate::stats::permutation::{sign_flip, sign_flip_whole};
-use crate::stats::proportion::wilson_95;
+use crate::setup::ArmRole;
+use crate::stats::{
+    paired::{Cluster, clustered_95, clustered_standard_error, tango_95},
+    permutation::{sign_flip, sign_flip_whole},
+    proportion::wilson_95,
+};
 use crate::suite::TaskGroup;
 
 /// Seed of the tests that draw at random; any fixed number will do, so that the same records give the same p.
-pub(super) const SEED: u64 = 0x6b76_6761_7567_65;
+pub(super) const SEED: u64 = 0x6b76_6761_7567;
 
 impl Delta {
     /// A cell in which nothing was compared.
@@ -46,8 +50,8 @@ pub(super) fn group_deltas(base: &Arm<'_>, arm: &Arm<'_>, pairs: &[Pair<'_>]) ->
 }
 
 /// A control is asked in some of the baseline's cells only: cells it never planned are not holes in it.
-fn cells_of<'a>(base: &Arm<'a>, arm: &Arm<'a>) -> impl Iterator<Item = &'a crate::record::samples::SampleRecord> {
-    let is_control = arm.manifest.arm.role == crate::setup::ArmRole::Control;
+fn cells_of<'a>(base: &Arm<'a>, arm: &Arm<'a>) -> impl Iterator<Item = &'a SampleRecord> {
+    let is_control = arm.manifest.arm.role == ArmRole::Control;
     let base: Vec<_> = if is_control { Vec::new() } else { base.samples.values().copied().collect() };
     let arm: Vec<_> = arm.samples.values().copied().collect();
     base.into_iter().chain(arm)

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::Record;
-use crate::record::manifest::{FORMAT, Manifest, RunStatus};
-use crate::record::samples::SampleRecord;
+use crate::record::{
+    Record,
+    manifest::{FORMAT, Manifest, RunStatus},
+    samples::SampleRecord,
+};
 use crate::sample::{Bin, Completion, Fault, FaultKind, FinishReason, Language, Outcome, Score, Timing};
 use crate::setup::{Arm, Evidence, ModelIdentity, Resolved};
 

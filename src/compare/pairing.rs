@@ -13,9 +13,7 @@
 use std::collections::BTreeMap;
 
 use crate::compare::CompareError;
-use crate::record::Record;
-use crate::record::manifest::Manifest;
-use crate::record::samples::SampleRecord;
+use crate::record::{Record, manifest::Manifest, samples::SampleRecord};
 use crate::sample::{Completion, FinishReason, Outcome};
 
 /// An arm's samples, one per item.

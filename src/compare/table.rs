@@ -11,8 +11,7 @@ use polars::prelude::{
 };
 
 use crate::hint::Hint;
-use crate::record::Record;
-use crate::record::samples::SampleRecord;
+use crate::record::{Record, samples::SampleRecord};
 use crate::sample::{Bin, Completion, FinishReason, Outcome};
 
 /// Why a table could not be made or written.

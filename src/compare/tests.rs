@@ -1,10 +1,11 @@
+//! What a pair is, what is counted, what is refused.
+
 use proptest::prelude::*;
 
 use crate::compare::fixtures::{arm, base, manifest, sample};
 use crate::compare::table::{task_bin_table, write_parquet};
 use crate::compare::{ArmComparison, CompareError, Comparison, Delta, FlipDirection, PairedTest, compare};
-use crate::record::Record;
-use crate::record::samples::SampleRecord;
+use crate::record::{Record, samples::SampleRecord};
 use crate::sample::{Bin, Finding, FindingKind, FinishReason, Outcome};
 use crate::setup::{Arm, Evidence};
 

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use crate::compare::{ArmComparison, Comparison, Delta, PairedTest};
 use crate::gate::{CellVerdict, Ruling, policy};
 use crate::sample::Bin;
-use crate::stats::adjust::holm;
-use crate::stats::sample_size::{exclude_drop, exclude_drop_without_change};
+use crate::stats::{
+    adjust::holm,
+    sample_size::{exclude_drop, exclude_drop_without_change},
+};
 use crate::suite::{GatePolicy, TaskGroup};
 use crate::units::{format_percent, format_points};
 

@@ -1,9 +1,12 @@
-use crate::compare::fixtures::{manifest, record, sample};
-use crate::compare::{ArmComparison, Comparison, compare};
+//! Rulings, their reasons and their words.
+
+use crate::compare::{
+    ArmComparison, Comparison, compare,
+    fixtures::{manifest, record, sample},
+};
 use crate::gate::{ArmVerdict, GateError, Ruling, judge, overview};
 use crate::hint::Hint as _;
-use crate::record::Record;
-use crate::record::samples::SampleRecord;
+use crate::record::{Record, samples::SampleRecord};
 use crate::sample::{Bin, Finding, FindingKind, Outcome};
 use crate::setup::{Arm, Evidence};
 use crate::suite::{CellPolicy, GatePolicy};

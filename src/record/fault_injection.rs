@@ -180,10 +180,8 @@ fn fails_everywhere(fault: Fault, damage_first: bool) {
 
 #[test]
 fn a_failure_of_any_operation_loses_nothing_acknowledged() {
-    for kind in [ErrorKind::StorageFull, ErrorKind::Other] {
-        fails_everywhere(Fault::Fails(kind), false);
-        fails_everywhere(Fault::ShortThenFails(kind), false);
-    }
+    fails_everywhere(Fault::Fails(ErrorKind::Other), false);
+    fails_everywhere(Fault::ShortThenFails(ErrorKind::StorageFull), false);
 }
 
 #[test]

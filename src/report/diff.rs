@@ -37,7 +37,22 @@ pub(crate) fn word_diff(baseline: &str, candidate: &str) -> WordDiff {
             ChangeTag::Insert => append(&mut sides.candidate, word, true),
         }
     }
-    sides
+    WordDiff { baseline: smooth(sides.baseline), candidate: smooth(sides.candidate) }
+}
+
+/// A blank between two changes belongs to them: marks that stop at every word are hard to read.
+fn smooth(mut pieces: Vec<Piece>) -> Vec<Piece> {
+    let is_blank = |piece: &Piece| piece.text.chars().all(char::is_whitespace);
+    for place in 1..pieces.len().saturating_sub(1) {
+        if is_blank(&pieces[place]) && pieces[place - 1].changed && pieces[place + 1].changed {
+            pieces[place].changed = true;
+        }
+    }
+    let mut smoothed = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        append(&mut smoothed, &piece.text, piece.changed);
+    }
+    smoothed
 }
 
 fn append(pieces: &mut Vec<Piece>, word: &str, changed: bool) {
@@ -101,6 +116,11 @@ mod tests {
         let diff = word_diff("The code is 4711, sir.", "The code is 4171, sir.");
         assert_eq!(joined(&diff.baseline), "The code is [4711], sir.");
         assert_eq!(joined(&diff.candidate), "The code is [4171], sir.");
+    }
+
+    #[test]
+    fn marks_run_over_the_blanks_between_changed_words() {
+        assert_eq!(joined(&word_diff("one two three end", "vier zwei end").baseline), "[one two three] end");
     }
 
     #[test]

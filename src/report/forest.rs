@@ -99,7 +99,7 @@ pub(crate) fn forest(
     let mut previous = None;
     for (line, (index, cell)) in cells.into_iter().enumerate() {
         let top = TOP + line as f64 * ROW_HEIGHT;
-        let interval = cell.delta.interval;
+        let interval = cell.delta.interval.filter(|(low, high)| low.is_finite() && high.is_finite());
         let figure = format!("{} {}", figures::points(cell.delta.delta), figures::interval_points(interval));
         let mark = figures::mark(cell.ruling);
         rows.push(Row {
@@ -109,7 +109,7 @@ pub(crate) fn forest(
             bin: cell.bin.to_string(),
             starts_bin: previous != Some(cell.bin),
             group: cell.group.name(),
-            x: cell.delta.delta.map(place),
+            x: cell.delta.delta.filter(|delta| delta.is_finite()).map(place),
             low_x: interval.map(|(low, _)| place(low)),
             high_x: interval.map(|(_, high)| place(high)),
             margin_x: place(-margin_of(policy, cell)),
@@ -148,8 +148,8 @@ pub(crate) fn forest(
 
 fn ticks(from: f64, to: f64) -> impl Iterator<Item = f64> {
     let step = tick_step(to - from);
-    let count = ((to - from) / step).round() as i64;
-    (0..=count).map(move |tick| from + tick as f64 * step)
+    let (first, last) = ((from / step - 1e-9).ceil() as i64, (to / step + 1e-9).floor() as i64);
+    (first..=last).map(move |tick| tick as f64 * step)
 }
 
 fn tick_label(value: f64) -> String {
@@ -172,6 +172,7 @@ mod tests {
         assert!(from <= -policy.margin && to >= 0.0);
         let labels: Vec<String> = ticks(from, to).map(tick_label).collect();
         assert!(labels.len() <= 12 && labels.contains(&"0".to_owned()), "{labels:?}");
-        assert!(ticks(-1.0, 0.1).count() <= 12);
+        let wide: Vec<String> = ticks(-0.9, 0.3).map(tick_label).collect();
+        assert!(wide.len() <= 12 && wide.contains(&"0".to_owned()), "{wide:?}");
     }
 }

@@ -48,7 +48,7 @@ const SYMPTOMS: [Ink; 8] = [
     Ink { variable: "--symptom-3", rgb: (0x2a, 0x6c, 0xcf) },
     Ink { variable: "--symptom-4", rgb: (0x0d, 0x7f, 0x70) },
     Ink { variable: "--symptom-5", rgb: (0x8a, 0x78, 0x04) },
-    Ink { variable: "--symptom-6", rgb: (0x4f, 0x9f, 0xd8) },
+    Ink { variable: "--symptom-6", rgb: (0x3c, 0x8c, 0xc6) },
     Ink { variable: "--symptom-7", rgb: (0x77, 0x7f, 0x8a) },
     Ink { variable: "--symptom-8", rgb: (0x7b, 0x4a, 0x2b) },
 ];
@@ -70,9 +70,62 @@ pub(crate) fn all() -> impl Iterator<Item = Ink> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
+
+    type Rgb = [f64; 3];
+
+    /// The colour variables of the light and of the dark scheme.
+    fn schemes() -> [BTreeMap<String, Rgb>; 2] {
+        let style = include_str!("templates/style.css");
+        let mut blocks = style.split(":root {").skip(1).map(|block| {
+            let entries = block.split('}').next().unwrap().split(';');
+            entries
+                .filter_map(|entry| entry.split_once(": #"))
+                .map(|(name, hex)| (name.trim().to_owned(), rgb(hex)))
+                .collect()
+        });
+        [blocks.next().unwrap(), blocks.next().unwrap()]
+    }
+
+    fn rgb(hex: &str) -> Rgb {
+        [0, 2, 4].map(|at| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0)
+    }
+
+    /// Contrast of two colours, 1 to 21, as WCAG 2 defines it.
+    fn contrast(a: Rgb, b: Rgb) -> f64 {
+        let linear = |value: f64| if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) };
+        let luminance = |c: Rgb| 0.2126 * linear(c[0]) + 0.7152 * linear(c[1]) + 0.0722 * linear(c[2]);
+        let (a, b) = (luminance(a), luminance(b));
+        (a.max(b) + 0.05) / (a.min(b) + 0.05)
+    }
+
+    #[test]
+    fn text_has_a_contrast_of_four_and_a_half_and_lines_of_three() {
+        for scheme in schemes() {
+            for text in
+                ["--text", "--muted", "--accent", "--pass", "--regressed", "--inconclusive", "--invalid", "--worse"]
+            {
+                for ground in ["--card", "--page", "--soft"] {
+                    let contrast = contrast(scheme[text], scheme[ground]);
+                    assert!(contrast >= 4.5, "{text} on {ground}: {contrast:.2}");
+                }
+            }
+            for ink in [BASELINE, CONTROL].into_iter().chain(CANDIDATES) {
+                let contrast = contrast(scheme[ink.variable], scheme["--card"]);
+                assert!(contrast >= 4.5, "{}: {contrast:.2}", ink.variable);
+            }
+            for ink in SYMPTOMS {
+                let contrast = contrast(scheme[ink.variable], scheme["--card"]);
+                assert!(contrast >= 3.0, "{}: {contrast:.2}", ink.variable);
+            }
+            for fill in ["--better", "--worse"] {
+                let mixed = [0, 1, 2].map(|i| (scheme[fill][i] + scheme["--card"][i]) / 2.0);
+                assert!(contrast(scheme["--text"], mixed) >= 4.5, "text on the strongest {fill}");
+            }
+        }
+    }
 
     #[test]
     fn no_two_colours_are_the_same_and_every_variable_is_in_the_style() {

@@ -19,6 +19,27 @@ const HARDWARE_KEYS: [&str; 4] = ["hardware_sku", "gpu", "cpu", "cpu_model"];
 /// The fields that hold times; the report shows them in its timing section only.
 const TIME_FIELDS: [&str; 3] = ["throughput_before", "throughput_after", "latency_by_bin"];
 
+/// The order of the YAML block: the word that sums it up, what ran, what it gains and what it costs.
+const FIELDS: [&str; 17] = [
+    "format_version",
+    "arm",
+    "status",
+    "verdict",
+    "hardware_sku",
+    "model_name",
+    "kv_cache_dtype",
+    "resolved_kv_cache_dtype",
+    "attention_backend",
+    "resolved_backend",
+    "scales",
+    "context_length_bins",
+    "kv_cache_capacity",
+    "quality_by_bin",
+    "throughput_before",
+    "throughput_after",
+    "latency_by_bin",
+];
+
 /// One candidate's record. `None` is "unknown" and written as `null`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KvRecord {
@@ -256,31 +277,44 @@ pub fn kv_record_json(input: &ReportInput) -> String {
 /// A record as YAML; `with_times` chooses between the fields that depend on a clock and all others.
 pub(crate) fn yaml(record: &KvRecord, with_times: bool) -> String {
     let mut lines = String::new();
-    if let Ok(Value::Object(mut fields)) = serde_json::to_value(record) {
-        fields.retain(|name, _| name == "arm" || TIME_FIELDS.contains(&name.as_str()) == with_times);
-        write_mapping(&mut lines, &fields, 0);
+    if let Ok(Value::Object(fields)) = serde_json::to_value(record) {
+        let wanted = |name: &str| name == "arm" || TIME_FIELDS.contains(&name) == with_times;
+        for name in FIELDS.into_iter().filter(|name| wanted(name)) {
+            write_entry(&mut lines, "", name, fields.get(name).unwrap_or(&Value::Null));
+        }
     }
     lines
 }
 
-fn write_mapping(lines: &mut String, fields: &serde_json::Map<String, Value>, indent: usize) {
-    for (name, value) in fields {
-        lines.push_str(&" ".repeat(indent));
-        lines.push_str(name);
-        lines.push(':');
-        match value {
-            Value::Object(inner) => {
-                lines.push('\n');
-                write_mapping(lines, inner, indent + 2);
+/// One entry of a mapping; lists of mappings go down to the last level that fits on a line.
+fn write_entry(lines: &mut String, indent: &str, name: &str, value: &Value) {
+    match value {
+        Value::Object(fields) => {
+            lines.push_str(&format!("{indent}{name}:\n"));
+            for (name, value) in fields {
+                write_entry(lines, &format!("{indent}  "), name, value);
             }
-            Value::Array(items) if items.iter().any(Value::is_object) => {
-                lines.push('\n');
-                for item in items {
-                    lines.push_str(&format!("{}- {}\n", " ".repeat(indent + 2), flow(item)));
-                }
-            }
-            _ => lines.push_str(&format!(" {}\n", flow(value))),
         }
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            lines.push_str(&format!("{indent}{name}:\n"));
+            for item in items {
+                write_item(lines, &format!("{indent}  "), item);
+            }
+        }
+        _ => lines.push_str(&format!("{indent}{name}: {}\n", flow(value))),
+    }
+}
+
+fn write_item(lines: &mut String, indent: &str, item: &Value) {
+    match item {
+        Value::Object(fields) if fields.values().any(Value::is_array) && fields.contains_key("groups") => {
+            let mut inner = String::new();
+            for (name, value) in fields {
+                write_entry(&mut inner, &format!("{indent}  "), name, value);
+            }
+            lines.push_str(&format!("{indent}- {}", inner.trim_start()));
+        }
+        _ => lines.push_str(&format!("{indent}- {}\n", flow(item))),
     }
 }
 
@@ -328,6 +362,15 @@ mod tests {
         assert_eq!(status(Ruling::Regressed, false, None, None), KvStatus::CapacityMetQualityRegressed);
         assert_eq!(status(Ruling::Invalid, true, half.0, half.1), KvStatus::Invalid);
         assert_eq!(status(Ruling::Inconclusive, false, half.0, half.1), KvStatus::Inconclusive);
+    }
+
+    #[test]
+    fn lists_of_mappings_are_written_one_mapping_a_line() {
+        let mut lines = String::new();
+        let bins = serde_json::json!([{"bin": 512, "groups": [{"group": "retrieval", "pairs": 120}]}]);
+        write_entry(&mut lines, "", "quality_by_bin", &bins);
+        let expected = "quality_by_bin:\n  - bin: 512\n    groups:\n      - {group: retrieval, pairs: 120}\n";
+        assert_eq!(lines, expected);
     }
 
     #[test]

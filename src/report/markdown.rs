@@ -76,7 +76,6 @@ fn inline(text: &str) -> String {
                 safe.push(character);
                 safe.push_str("&#8203;");
             }
-            ':' => safe.push_str(":&#8203;"),
             '\\' | '`' | '*' | '_' | '{' | '}' | '[' | ']' | '|' | '!' | '~' | '$' => {
                 safe.push('\\');
                 safe.push(character);
@@ -84,7 +83,7 @@ fn inline(text: &str) -> String {
             other => safe.push(other),
         }
     }
-    safe.replace("www.", "www&#8203;.")
+    safe.replace("://", ":&#8203;//").replace("www.", "www&#8203;.")
 }
 
 /// A short name as code: in it nothing is a link or a mention.

@@ -125,3 +125,31 @@ impl Hint for ReportError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_section_file_is_registered_and_no_template_bypasses_escaping() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report");
+        let names = |folder: &Path, extension: &str| -> BTreeSet<String> {
+            let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            let wanted = files.filter(|path| path.extension().is_some_and(|found| found == extension));
+            wanted.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect()
+        };
+        let registered: BTreeSet<String> = SECTIONS.iter().map(|section| section.id.replace('-', "_")).collect();
+        let mut files = names(&folder.join("sections"), "rs");
+        files.remove("mod");
+        assert_eq!(files, registered);
+        for name in names(&folder.join("templates"), "html") {
+            let source = std::fs::read_to_string(folder.join("templates").join(format!("{name}.html"))).unwrap();
+            for bypass in ["safe", "autoescape", "style=", "<script"] {
+                assert!(!source.contains(bypass), "{name} has `{bypass}`");
+            }
+        }
+    }
+}

@@ -97,11 +97,11 @@ impl ValueFormatter<f64> for TickAxis {
 }
 
 /// Pixels of a curve plot.
-const CURVES_SIZE: (u32, u32) = (500, 270);
+const CURVES_SIZE: (u32, u32) = (360, 250);
 /// Pixels of a bar plot.
-const BARS_SIZE: (u32, u32) = (330, 210);
-/// Octaves between neighbouring arms, so that their intervals do not hide each other.
-const DODGE_OCTAVES: f64 = 0.07;
+const BARS_SIZE: (u32, u32) = (260, 180);
+/// Share of the distance between two bins over which the arms are spread, so that their intervals do not hide each other.
+const DODGE_SHARE: f64 = 0.5;
 
 /// Shares over log₂ length, one curve per arm with the interval of each point.
 ///
@@ -164,9 +164,11 @@ fn draw_curves(svg: &mut String, ticks: &[(f64, String)], curves: &[Curve]) -> R
         .build_cartesian_2d(x_axis, percent_axis(1.0, 4))
         .map_err(|error| error.to_string())?;
     draw_mesh(&mut chart)?;
+    let gap = ticks.windows(2).map(|pair| pair[1].0 - pair[0].0).fold(2.0, f64::min);
+    let dodge = gap * DODGE_SHARE / curves.len().max(2) as f64;
     let middle = (curves.len().max(1) - 1) as f64 / 2.0;
     for (index, curve) in curves.iter().enumerate() {
-        let shift = (index as f64 - middle) * DODGE_OCTAVES;
+        let shift = (index as f64 - middle) * dodge;
         draw_curve(&mut chart, curve, shift)?;
     }
     drop(chart);

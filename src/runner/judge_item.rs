@@ -15,7 +15,11 @@ const TOKEN_TOLERANCE_SHARE: f64 = 0.01;
 /// The record of `item` on its `attempt`.
 pub(super) fn record_of(item: &Item, result: Result<Completion, TargetError>, attempt: u32) -> SampleRecord {
     match result {
-        Err(error) => record(item, attempt, Judged { outcome: Outcome::Error, error: Some(error.to_string()), ..Judged::default() }),
+        Err(error) => record(
+            item,
+            attempt,
+            Judged { outcome: Outcome::Error, error: Some(error.to_string()), ..Judged::default() },
+        ),
         Ok(completion) => {
             let judged = judge(item, &completion);
             record(item, attempt, Judged { completion: Some(completion), ..judged })
@@ -40,7 +44,8 @@ impl Default for Judged {
 fn judge(item: &Item, completion: &Completion) -> Judged {
     let tolerance = TOKEN_TOLERANCE.max((f64::from(item.prompt_tokens) * TOKEN_TOLERANCE_SHARE) as u32);
     if completion.prompt_tokens.abs_diff(item.prompt_tokens) > tolerance {
-        let error = format!("{} prompt tokens were planned, {} were counted", item.prompt_tokens, completion.prompt_tokens);
+        let error =
+            format!("{} prompt tokens were planned, {} were counted", item.prompt_tokens, completion.prompt_tokens);
         return Judged { outcome: Outcome::Invalid, error: Some(error), ..Judged::default() };
     }
     let score = match scorers::score(item, completion) {
@@ -51,8 +56,8 @@ fn judge(item: &Item, completion: &Completion) -> Judged {
         output: &completion.text,
         expected: Some(&item.expected.answer),
         finish_reason: completion.finish_reason,
-        output_tokens: completion.output_tokens,
-        max_output_tokens: item.max_output_tokens,
+        output_tokens: Some(completion.output_tokens),
+        max_output_tokens: Some(item.max_output_tokens),
         baseline: None,
     });
     let outcome = if score.is_right() { Outcome::ValidRight } else { Outcome::ValidWrong };

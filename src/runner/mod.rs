@@ -96,7 +96,9 @@ impl Hint for RunError {
             Self::Task(error) => error.hints(),
             Self::Target(error) => error.hints(),
             Self::Interrupted { .. } => vec!["the same command continues where it stopped".into()],
-            Self::KeepsFailing { .. } => vec!["what is done is kept; the same command asks the failed items again".into()],
+            Self::KeepsFailing { .. } => {
+                vec!["what is done is kept; the same command asks the failed items again".into()]
+            }
             Self::Generator { .. } => vec!["this is a fault of kvgauge: please report it with the suite file".into()],
         }
     }
@@ -176,7 +178,12 @@ impl<'a> Progress<'a> {
         group.items.iter().map(|item| item.item_id.as_str()).filter(is_open).collect()
     }
 
-    async fn ask_all(&mut self, run: &ArmRun<'_>, target: &dyn Target, cancel: &Arc<CancelFlag>) -> Result<(), RunError> {
+    async fn ask_all(
+        &mut self,
+        run: &ArmRun<'_>,
+        target: &dyn Target,
+        cancel: &Arc<CancelFlag>,
+    ) -> Result<(), RunError> {
         let counter = target.counter();
         for group in &run.plan.groups {
             let open = self.open_items(group);
@@ -224,7 +231,12 @@ impl<'a> Progress<'a> {
         if interrupted { Err(self.interrupted(run)) } else { Ok(()) }
     }
 
-    fn write(&mut self, run: &ArmRun<'_>, item: &Item, result: Result<Completion, TargetError>) -> Result<(), RunError> {
+    fn write(
+        &mut self,
+        run: &ArmRun<'_>,
+        item: &Item,
+        result: Result<Completion, TargetError>,
+    ) -> Result<(), RunError> {
         let attempt = self.done.get(&item.item_id).map_or(1, |done| done.attempt + 1);
         let record = judge_item::record_of(item, result, attempt);
         self.writer.append(&record)?;
@@ -250,7 +262,12 @@ impl<'a> Progress<'a> {
 }
 
 /// Generates a group and keeps the open items.
-fn generate(suite: &Suite, group: &GroupSpec, open: &[&str], counter: &dyn TokenCounter) -> Result<Vec<Item>, RunError> {
+fn generate(
+    suite: &Suite,
+    group: &GroupSpec,
+    open: &[&str],
+    counter: &dyn TokenCounter,
+) -> Result<Vec<Item>, RunError> {
     let items = suite.generate(group, counter)?;
     for (spec, item) in group.items.iter().zip(&items) {
         if spec.item_id != item.item_id {

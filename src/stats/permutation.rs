@@ -14,6 +14,9 @@ const MAX_ENUMERATED: usize = 16;
 /// Draws where enumeration is too long: the smallest p is 1e-4, enough for Holm over hundreds of tests.
 const MAX_DRAWS: usize = 9_999;
 
+/// Draws for a slope: it is shown beside the verdict, and a p to three digits will do for that.
+const SLOPE_DRAWS: usize = 1_999;
+
 /// Fewest draws, however large the sample.
 const MIN_DRAWS: usize = 999;
 
@@ -94,7 +97,7 @@ pub struct Point {
 pub fn falling_slope(points: &[Point], seed: u64) -> Option<(f64, f64)> {
     let slope = slope(points)?;
     let scale = points.iter().map(|point| point.sum.abs()).sum::<f64>();
-    let draws = draws_for(points.len());
+    let draws = draws_for(points.len()).min(SLOPE_DRAWS);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut shuffled = points.to_vec();
     let mut hits = 0;

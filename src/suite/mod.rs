@@ -217,6 +217,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The part of the plan in `bins`, item for item the same.
+    #[must_use]
+    pub fn only_bins(&self, bins: &[Bin]) -> Self {
+        Self { groups: self.groups.iter().filter(|group| bins.contains(&group.bin)).cloned().collect() }
+    }
+
     /// Number of items.
     pub fn item_count(&self) -> usize {
         self.groups.iter().map(|group| group.items.len()).sum()

@@ -90,7 +90,9 @@ pub enum TargetError {
     #[error("interrupted")]
     Cancelled,
     /// A bin is longer than the model was trained for, and no RoPE scaling was asked for.
-    #[error("bin {bin} is longer than the {trained_context} tokens `{model}` was trained for, and no RoPE scaling was asked for")]
+    #[error(
+        "bin {bin} is longer than the {trained_context} tokens `{model}` was trained for, and no RoPE scaling was asked for"
+    )]
     BinTooLong {
         /// The bin.
         bin: Bin,

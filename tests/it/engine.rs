@@ -118,7 +118,8 @@ fn tiny_models_agree_with_the_reference_implementation() {
 fn results_have_the_same_bits_for_any_number_of_threads_and_any_chunk() {
     let model = tiny("llama");
     let ids = prompt(700, 256);
-    for kernel in kernels() {
+    // `reference` is too slow for this length; its own tests cover cuts of the work.
+    for kernel in kernels().into_iter().filter(|kernel| *kernel != "reference") {
         for codec in CODECS {
             let mut expected = None;
             for (threads, prefill_chunk) in [(1, 64), (2, 64), (1, 256), (2, 2048)] {
@@ -274,6 +275,11 @@ fn real_model() -> Option<Arc<Model>> {
     Some(Arc::new(Model::load(&path).unwrap()))
 }
 
+/// The fastest f32 kernel here.
+fn f32_kernel() -> &'static str {
+    kernels().into_iter().find(|kernel| !kernel.contains("bf16")).unwrap()
+}
+
 /// Log-probabilities of the reference's ids, and the gap between the two likeliest ids after each.
 fn measure(engine: &mut Engine, ids: &[u32]) -> (Vec<f32>, Vec<u32>, Vec<f32>) {
     let sequence = engine.start(RopeScaling::Default).unwrap();
@@ -295,11 +301,15 @@ fn the_default_model_agrees_with_the_reference_implementation() {
     const TIE: f32 = 0.05;
     let cases = reference("smollm2_135m_instruct").cases;
     assert_eq!(cases.len(), bf16_bounds.len());
-    let mut f32_engine = Engine::new(model.clone(), &options("portable", "float32")).unwrap();
-    for kernel in kernels().into_iter().filter(|kernel| *kernel != "reference") {
+    let f32_options = EngineOptions { threads: 2, ..options(f32_kernel(), "float32") };
+    let mut f32_engine = Engine::new(model.clone(), &f32_options).unwrap();
+    let f32_gaps: Vec<Vec<f32>> = cases.iter().map(|case| measure(&mut f32_engine, &case.token_ids).2).collect();
+    // The slow kernels have been compared with the fast ones on small shapes already.
+    let slow = if f32_kernel() == "portable" { &["reference"][..] } else { &["reference", "portable"] };
+    for kernel in kernels().into_iter().filter(|kernel| !slow.contains(kernel)) {
         let options = EngineOptions { threads: 2, ..options(kernel, "bfloat16") };
         let mut engine = Engine::new(model.clone(), &options).unwrap();
-        for (case, bf16_bound) in cases.iter().zip(bf16_bounds) {
+        for ((case, bf16_bound), gaps) in cases.iter().zip(bf16_bounds).zip(&f32_gaps) {
             let (logprobs, likeliest, _) = measure(&mut engine, &case.token_ids);
             let differences = logprobs.iter().zip(&case.next_token_logprob).map(|(a, b)| (a - b).abs());
             let mean = differences.sum::<f32>() / logprobs.len() as f32;
@@ -307,7 +317,6 @@ fn the_default_model_agrees_with_the_reference_implementation() {
             println!("{kernel} {}: mean |Δ next-token log-probability| {mean:.4}, bound {bound}", case.name);
             assert!(mean <= bound, "{kernel} {}: {mean}", case.name);
 
-            let (_, _, gaps) = measure(&mut f32_engine, &case.token_ids);
             for (index, top5) in case.top5_every_16.iter().enumerate() {
                 let at = index * 16;
                 assert!(likeliest[at] == top5[0] || gaps[at] < TIE, "{kernel} {} position {at}", case.name);

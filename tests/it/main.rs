@@ -13,3 +13,4 @@ mod tidy;
 mod tokenizer;
 // The command line from outside: help, messages, exit codes, dry runs.
 mod cli;
+mod gate;

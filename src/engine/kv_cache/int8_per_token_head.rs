@@ -1,6 +1,6 @@
 //! `int8_per_token_head`: signed bytes with one f32 scale per token and head, stored in front of the row.
 
-use crate::engine::kernels::f32_to_bf16;
+use crate::engine::kernels::decode::i8_scaled_to_bf16;
 use crate::engine::kv_cache::codec::KvCodec;
 
 /// 1 byte a value plus 4 bytes a row.
@@ -38,11 +38,17 @@ impl KvCodec for Int8PerTokenHead {
     }
 
     fn decode_rows(&self, packed: &[u8], head_dim: usize, _scale: f32, rows: &mut [f32]) {
-        decode_each(packed, head_dim, rows, |value| value);
+        for ((scale, codes), row) in stored_rows(packed, head_dim).zip(rows.chunks_exact_mut(head_dim)) {
+            for (code, value) in codes.iter().zip(row) {
+                *value = f32::from(code.cast_signed()) * scale;
+            }
+        }
     }
 
     fn decode_rows_bf16(&self, packed: &[u8], head_dim: usize, _scale: f32, rows: &mut [u16]) {
-        decode_each(packed, head_dim, rows, f32_to_bf16);
+        for ((scale, codes), row) in stored_rows(packed, head_dim).zip(rows.chunks_exact_mut(head_dim)) {
+            i8_scaled_to_bf16(codes, scale, row);
+        }
     }
 
     fn max_abs_error(&self, row_abs_max: f32) -> f32 {
@@ -51,15 +57,12 @@ impl KvCodec for Int8PerTokenHead {
     }
 }
 
-fn decode_each<T>(packed: &[u8], head_dim: usize, rows: &mut [T], convert: impl Fn(f32) -> T) {
-    let stored = packed.chunks_exact(head_dim + SCALE_BYTES);
-    for (stored, row) in stored.zip(rows.chunks_exact_mut(head_dim)) {
-        let (scale, codes) = stored.split_first_chunk::<SCALE_BYTES>().expect("a stored row begins with its scale");
-        let scale = f32::from_le_bytes(*scale);
-        for (code, value) in codes.iter().zip(row) {
-            *value = convert(f32::from(code.cast_signed()) * scale);
-        }
-    }
+/// Scale and codes of each row.
+fn stored_rows(packed: &[u8], head_dim: usize) -> impl Iterator<Item = (f32, &[u8])> {
+    packed.chunks_exact(head_dim + SCALE_BYTES).map(|stored| {
+        let (scale, codes) = stored.split_first_chunk().expect("a stored row begins with its scale");
+        (f32::from_le_bytes(*scale), codes)
+    })
 }
 
 #[cfg(test)]

@@ -42,6 +42,9 @@ fn arm_row(arm: &ArmComparison, bins: &[Bin]) -> Value {
     let worst = known.min_by(|(_, a), (_, b)| a.total_cmp(b));
     let pooled = arm.pooled.as_ref().and_then(|pooled| pooled.delta);
     let sentence = match (pooled, worst) {
+        (Some(pooled), Some((_, delta))) if delta >= 0.0 => {
+            format!("the mean over all lengths moves by {} points, and no bin falls", figures::points(Some(pooled)))
+        }
         (Some(pooled), Some((bin, delta))) => format!(
             "the mean over all lengths moves by {} points, the bin {bin} alone by {}",
             figures::points(Some(pooled)),

@@ -7,11 +7,12 @@ use minijinja::value::Value;
 use crate::compare::{ArmComparison, Flip, FlipDirection};
 use crate::report::diff::word_diff;
 use crate::report::page::Page;
+use crate::report::sections::verdict::worst_cell;
 use crate::report::text::{clip, clip_around};
 use crate::report::{ReportError, fields, figures};
 
 /// Characters of each answer: the rest of a loop says nothing new, and the diff stays cheap.
-const MAX_ANSWER_CHARS: usize = 1200;
+const MAX_ANSWER_CHARS: usize = 900;
 /// Characters around the needle: about ±200 tokens.
 const MAX_EXCERPT_CHARS: usize = 1800;
 /// Characters of the expected answer and of notes.
@@ -20,19 +21,21 @@ const MAX_NOTE_CHARS: usize = 400;
 const MAX_NOTES: usize = 8;
 
 pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
-    let arms: Vec<Value> = page
-        .input
-        .comparison
-        .candidates
+    let candidates = &page.input.comparison.candidates;
+    let sizes: Vec<usize> = candidates.iter().map(|arm| arm.flips.len()).collect();
+    let worst = worst_cell(page.input.verdict).map(|(arm, _)| arm);
+    let arms: Vec<Value> = candidates
         .iter()
+        .zip(shares(page.flip_budget, &sizes))
         .enumerate()
-        .filter(|(_, arm)| !arm.flips.is_empty())
-        .map(|(index, arm)| arm_view(index, arm, page.flip_budget))
+        .filter(|(_, (arm, _))| !arm.flips.is_empty())
+        .map(|(index, (arm, budget))| arm_view(index, arm, budget, worst))
         .collect();
     Ok(Some(fields! { arms => arms, baseline => page.input.comparison.baseline.arm.name }))
 }
 
-fn arm_view(arm_index: usize, arm: &ArmComparison, budget: usize) -> Value {
+/// `worst` names the arm whose first example is open from the start.
+fn arm_view(arm_index: usize, arm: &ArmComparison, budget: usize, worst: Option<&str>) -> Value {
     let mut causes: BTreeMap<(FlipDirection, &str), Vec<&Flip>> = BTreeMap::new();
     for flip in &arm.flips {
         causes.entry((flip.direction, flip.cause.as_str())).or_default().push(flip);
@@ -59,7 +62,12 @@ fn arm_view(arm_index: usize, arm: &ArmComparison, budget: usize) -> Value {
             }
         })
         .collect();
-    fields! { name => arm.summary.arm.name, total => figures::count(arm.flips.len() as u64), groups => groups }
+    fields! {
+        name => arm.summary.arm.name,
+        total => figures::count(arm.flips.len() as u64),
+        is_open => worst == Some(arm.summary.arm.name.as_str()),
+        groups => groups,
+    }
 }
 
 /// Shares `budget` out evenly: small groups whole, what they leave to the large ones.

@@ -14,16 +14,21 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
         .iter()
         .map(|arm| {
             fields! {
-                name => arm.arm, mark => figures::mark(arm.ruling), sentence => arm.sentence, invalid => arm.invalid,
+                name => arm.arm, mark => figures::mark(arm.ruling), sentence => unbroken(&arm.sentence), invalid => arm.invalid,
             }
         })
         .collect();
     Ok(Some(fields! {
         mark => figures::mark(verdict.ruling),
-        sentence => verdict.sentence,
+        sentence => unbroken(&verdict.sentence),
         figures => [worst_figure(verdict), flips_figure(page), pairs_figure(page), arms_figure(verdict)],
         arms => arms,
     }))
+}
+
+/// A number and its percent sign stay on one line.
+fn unbroken(sentence: &str) -> String {
+    sentence.replace(" %", "\u{a0}%")
 }
 
 /// The cell a reader should see first: a regressed one before others, then the largest drop; cells without power only if there is

@@ -59,7 +59,11 @@ impl Group<'_> {
     /// The prompt's token ids, if they fit the bin.
     fn prompt(&self, item: &Item) -> Result<Vec<u32>, TargetError> {
         let messages: Vec<(&str, &str)> = item.messages.iter().map(|m| (m.role.name(), m.content.as_str())).collect();
-        let ids = self.model.tokenizer.encode_chat(&messages, true).map_err(|error| TargetError::Tokenizer(error.to_string()))?;
+        let ids = self
+            .model
+            .tokenizer
+            .encode_chat(&messages, true)
+            .map_err(|error| TargetError::Tokenizer(error.to_string()))?;
         if ids.len() + item.max_output_tokens as usize > item.bin.tokens() as usize {
             return Err(TargetError::ContextOverflow {
                 prompt_tokens: ids.len() as u32,
@@ -84,7 +88,7 @@ impl Group<'_> {
         for question in asked {
             self.engine.release(question.sequence);
             if question.finished.is_some() {
-                answers[question.place] = Some(Ok(self.completion(question)));
+                answers[question.place] = Some(Ok(self.completion(&question)));
             }
         }
         result
@@ -123,7 +127,7 @@ impl Group<'_> {
             });
             let question = asked.last_mut().expect("it was pushed just now");
             let logits = self.prefill(sequence, &ids[shared..], done, total)?;
-            question.next_token = argmax(&logits);
+            question.next_token = likeliest(&logits)?;
             question.ttft_ms = started.elapsed().as_secs_f64() * 1e3;
             question.answer_nll = self.answer_nll(sequence, &item.expected.answer)?;
             done += ids.len() - shared;
@@ -132,7 +136,13 @@ impl Group<'_> {
         Ok(())
     }
 
-    fn prefill(&mut self, sequence: SequenceId, ids: &[u32], before: usize, total: usize) -> Result<Vec<f32>, TargetError> {
+    fn prefill(
+        &mut self,
+        sequence: SequenceId,
+        ids: &[u32],
+        before: usize,
+        total: usize,
+    ) -> Result<Vec<f32>, TargetError> {
         let (events, cancel) = (&self.events, self.cancel);
         let mut on_progress = |done: usize| {
             // The receiver lives as long as the group's future; a dropped future needs no progress.
@@ -145,7 +155,8 @@ impl Group<'_> {
     /// Mean negative log-likelihood of the expected answer after the prompt, in nats per token; the prompt's own sequence
     /// stays as it is.
     fn answer_nll(&mut self, sequence: SequenceId, answer: &str) -> Result<Option<f64>, TargetError> {
-        let ids = self.model.tokenizer.encode(answer, false).map_err(|error| TargetError::Tokenizer(error.to_string()))?;
+        let ids =
+            self.model.tokenizer.encode(answer, false).map_err(|error| TargetError::Tokenizer(error.to_string()))?;
         if ids.is_empty() {
             return Ok(None);
         }
@@ -171,7 +182,8 @@ impl Group<'_> {
                 if self.cancel.is_cancelled() {
                     return Err(TargetError::Cancelled);
                 }
-                let mut open: Vec<&mut Asked> = batch.iter_mut().filter(|question| question.finished.is_none()).collect();
+                let mut open: Vec<&mut Asked> =
+                    batch.iter_mut().filter(|question| question.finished.is_none()).collect();
                 if open.is_empty() {
                     break;
                 }
@@ -179,14 +191,14 @@ impl Group<'_> {
                     open.iter().map(|question| (question.sequence, question.next_token)).collect();
                 let logits = self.engine.decode(&steps).map_err(engine_error)?;
                 for (question, row) in open.iter_mut().zip(logits.chunks_exact(logits.len() / steps.len())) {
-                    question.next_token = argmax(row);
+                    question.next_token = likeliest(row)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn completion(&self, question: Asked) -> Completion {
+    fn completion(&self, question: &Asked) -> Completion {
         let finish_reason = question.finished.unwrap_or(FinishReason::Unknown);
         Completion {
             text: self.model.tokenizer.decode(&question.output, true),
@@ -219,6 +231,11 @@ fn common_prefix(prompts: &[(usize, Vec<u32>)]) -> usize {
     let first = &prompts[0].1;
     let agree = |ids: &[u32]| first.iter().zip(ids).take_while(|(a, b)| a == b).count();
     prompts.iter().map(|(_, ids)| agree(ids).min(ids.len() - 1)).min().unwrap_or(0)
+}
+
+/// The greedy choice.
+fn likeliest(logits: &[f32]) -> Result<u32, TargetError> {
+    argmax(logits).ok_or_else(|| TargetError::Engine("the logits are not numbers".into()))
 }
 
 fn engine_error(error: EngineError) -> TargetError {

@@ -152,7 +152,9 @@ fn engine_hints(error: &EngineError) -> Vec<String> {
     match error {
         EngineError::Model(_) => vec!["the file may be damaged or incomplete: fetch it again".into()],
         EngineError::Dtype(_) => vec!["`kvgauge list dtypes` shows what this engine stores".into()],
-        EngineError::Kernel(_) => vec!["`kvgauge list kernels` shows what this machine can run; `auto` takes the best".into()],
+        EngineError::Kernel(_) => {
+            vec!["`kvgauge list kernels` shows what this machine can run; `auto` takes the best".into()]
+        }
         EngineError::BudgetTooSmall { needed, .. } => {
             vec![format!("`--kv-cache-memory` of {} would do", units::format_bytes(*needed))]
         }

@@ -18,13 +18,13 @@ use kvgauge::sample::{
 use kvgauge::setup::{Arm, Evidence, ModelIdentity, Resolved};
 use kvgauge::suite::{GatePolicy, TaskGroup};
 
-pub const BINS: [Bin; 5] = [Bin(512), Bin(2048), Bin(8192), Bin(32_768), Bin(131_072)];
-pub const TASKS: [&str; 6] = ["needle", "lookalike", "multiquery", "json_extract", "enumerate", "verbatim"];
+pub(super) const BINS: [Bin; 5] = [Bin(512), Bin(2048), Bin(8192), Bin(32_768), Bin(131_072)];
+pub(super) const TASKS: [&str; 6] = ["needle", "lookalike", "multiquery", "json_extract", "enumerate", "verbatim"];
 const SLOTS: [u8; 5] = [5, 25, 50, 75, 95];
 const PER_SLOT: u64 = 8;
 
 /// Answers that would do harm if any of them reached the page, a comment or a terminal as it is.
-pub const NASTY: [&str; 9] = [
+pub(super) const NASTY: [&str; 9] = [
     "<script>alert(1)</script> the code is 4171",
     "\"><img src=x onerror=alert(1)>",
     "</pre></details></style><style>*{display:none}</style>",
@@ -36,15 +36,15 @@ pub const NASTY: [&str; 9] = [
     "[{\"order\": 4171, \"city\": \"Graz\"}, {\"order\": 4711, \"city\": \"Linz\"}",
 ];
 
-pub struct Fixture {
-    pub comparison: Comparison,
-    pub verdict: Verdict,
-    pub policy: GatePolicy,
-    pub timings: Timings,
+pub(super) struct Fixture {
+    pub(super) comparison: Comparison,
+    pub(super) verdict: Verdict,
+    pub(super) policy: GatePolicy,
+    pub(super) timings: Timings,
 }
 
 impl Fixture {
-    pub fn input(&self) -> ReportInput<'_> {
+    pub(super) fn input(&self) -> ReportInput<'_> {
         ReportInput {
             title: "SmolLM2-135M-Instruct · quick",
             comparison: &self.comparison,
@@ -57,9 +57,9 @@ impl Fixture {
 }
 
 /// The comparison of the tests; `speed` scales every time and nothing else.
-pub fn fixture(speed: f64) -> Fixture {
+pub(super) fn fixture(speed: f64) -> Fixture {
     let candidates = vec![
-        candidate("fp8_e4m3", 0.012, Ruling::Inconclusive, 1),
+        candidate("fp8_e4m3", 0.003, Ruling::Inconclusive, 1),
         candidate("fp8_e5m2", 0.09, Ruling::Regressed, 2),
         candidate("int8_per_token_head", 0.0, Ruling::Pass, 3),
     ];
@@ -346,8 +346,8 @@ fn judge(candidates: &[ArmComparison]) -> Verdict {
     Verdict {
         ruling: Ruling::Regressed,
         sentence:
-            "fp8_e5m2 regresses from 8K on: at 128K retrieval falls from 84.2 % to 6.7 % (−77.5 points, 95 % interval \
-                   −86.4…−68.6, adjusted p < 0.001, 120 pairs)."
+            "fp8_e5m2 regresses from 8K on: at 128K retrieval falls from 85.8 % to 25.0 % (−60.8 points, 95 % interval \
+                   −74.9…−46.8, adjusted p 0.003, 120 pairs)."
                 .into(),
         arms,
     }

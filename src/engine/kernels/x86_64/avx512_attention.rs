@@ -107,9 +107,21 @@ fn attend_tile(job: &mut AttentionJob<'_>, tile: &QueryTile, first: usize, scrat
     for block in tile.blocks() {
         let n_decoded = block.n_key * head_dim;
         job.kv.decode_bf16(block.start, block.n_key, &mut scratch.k[..n_decoded], &mut scratch.v[..n_decoded]);
-        unpack_keys(scratch, n_decoded, &shape);
+        pack_keys(&scratch.k[..n_decoded], head_dim, shape.n_in / 2, &mut scratch.k_pairs);
         let whole = tile.sees_all(&block);
-        if whole || all_finite(&scratch.v[..n_decoded]) {
+        let finite = whole || all_finite(&scratch.v[..n_decoded]);
+        if finite && n_row <= BLOCK_ROWS {
+            scratch.v[n_decoded..].fill(0);
+            let rows = block.positions.start * group..block.positions.end * group;
+            let mut masks = [0; BLOCK_ROWS];
+            for (mask, row) in masks.iter_mut().zip(rows.clone()) {
+                *mask = tile.mask(&block, row / group);
+            }
+            attend_rows(scratch, &shape, rows, &masks, Operands::Packed);
+            continue;
+        }
+        unpack_keys(scratch);
+        if finite {
             unpack_values(&scratch.v[..n_decoded], &shape, &mut scratch.v_lines);
             let rows = block.positions.start * group..block.positions.end * group;
             for first in rows.clone().step_by(BLOCK_ROWS) {
@@ -120,7 +132,7 @@ fn attend_tile(job: &mut AttentionJob<'_>, tile: &QueryTile, first: usize, scrat
                         *mask = tile.mask(&block, (first + row) / group);
                     }
                 }
-                attend_rows(scratch, &shape, first..first + n_row, &masks);
+                attend_rows(scratch, &shape, first..first + n_row, &masks, Operands::Unpacked);
             }
             continue;
         }
@@ -129,7 +141,7 @@ fn attend_tile(job: &mut AttentionJob<'_>, tile: &QueryTile, first: usize, scrat
             let seen = without_hidden(&scratch.v[..n_decoded], head_dim, mask);
             unpack_values(&seen, &shape, &mut scratch.v_lines);
             for row in position * group..(position + 1) * group {
-                attend_rows(scratch, &shape, row..row + 1, &[mask; BLOCK_ROWS]);
+                attend_rows(scratch, &shape, row..row + 1, &[mask; BLOCK_ROWS], Operands::Unpacked);
             }
         }
     }
@@ -157,10 +169,9 @@ fn prepare(scratch: &mut Scratch, q: &[f32], shape: &TileShape) {
     scratch.v_lines.resize(shape.n_dim_tile * KEY_BLOCK, [0.0; TILE_OUT]);
 }
 
-/// Decoded K → f32 lines with the keys as columns.
+/// Packed K → f32 lines with the keys as columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn unpack_keys(scratch: &mut Scratch, n_decoded: usize, shape: &TileShape) {
-    pack_keys(&scratch.k[..n_decoded], shape.head_dim, shape.n_in / 2, &mut scratch.k_pairs);
+fn unpack_keys(scratch: &mut Scratch) {
     for (pairs, [even, odd]) in scratch.k_pairs.iter().zip(scratch.k_lines.as_chunks_mut().0) {
         let pairs = load_line(pairs);
         store(even, first_of_pairs(pairs));
@@ -179,13 +190,32 @@ fn unpack_values(v: &[u16], shape: &TileShape, lines: &mut [Line]) {
     }
 }
 
+/// Which form of a key block to multiply with; both take the same products in the same order.
+#[derive(Clone, Copy)]
+enum Operands {
+    /// `k_pairs` and `v`, unpacked in registers: less work for a single block of rows.
+    Packed,
+    /// `k_lines` and `v_lines`: less work for many.
+    Unpacked,
+}
+
 /// One key block for at most [`BLOCK_ROWS`] rows, each with its mask.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn attend_rows(scratch: &mut Scratch, shape: &TileShape, rows: Range<usize>, masks: &[u64; BLOCK_ROWS]) {
+fn attend_rows(
+    scratch: &mut Scratch,
+    shape: &TileShape,
+    rows: Range<usize>,
+    masks: &[u64; BLOCK_ROWS],
+    operands: Operands,
+) {
     let &TileShape { n_in, n_dim_tile, scale, .. } = shape;
     let n_row = rows.len();
     let mut scores = [[_mm512_setzero_ps(); BLOCK_TILES]; BLOCK_ROWS];
-    dot_block(&scratch.q[rows.start * n_in..rows.end * n_in], n_row, &scratch.k_lines, KEY_TILES, n_in, &mut scores);
+    let q = &scratch.q[rows.start * n_in..rows.end * n_in];
+    match operands {
+        Operands::Unpacked => dot_block(q, n_row, &scratch.k_lines, KEY_TILES, n_in, &mut scores),
+        Operands::Packed => dot_keys(q, n_row, &scratch.k_pairs, &mut scores),
+    }
     let mut weights = [[[0.0; TILE_OUT]; KEY_TILES]; BLOCK_ROWS];
     let mut corrections = [0.0; BLOCK_ROWS];
     for row in 0..n_row {
@@ -205,8 +235,16 @@ fn attend_rows(scratch: &mut Scratch, shape: &TileShape, rows: Range<usize>, mas
                 sums[row][tile] = _mm512_mul_ps(load(&out[tile]), _mm512_set1_ps(corrections[row]));
             }
         }
-        let v_lines = &scratch.v_lines[dim_tile * KEY_BLOCK..][..n_tile * KEY_BLOCK];
-        dot_block(&weights[..n_row * KEY_BLOCK], n_row, v_lines, n_tile, KEY_BLOCK, &mut sums);
+        let weights = &weights[..n_row * KEY_BLOCK];
+        match operands {
+            Operands::Unpacked => {
+                let v_lines = &scratch.v_lines[dim_tile * KEY_BLOCK..][..n_tile * KEY_BLOCK];
+                dot_block(weights, n_row, v_lines, n_tile, KEY_BLOCK, &mut sums);
+            }
+            Operands::Packed => {
+                dot_values(weights, n_row, &scratch.v, shape.head_dim, dim_tile * TILE_OUT, &mut sums);
+            }
+        }
         for row in 0..n_row {
             let out = &mut scratch.out[(rows.start + row) * n_dim_tile + dim_tile..][..n_tile];
             for tile in 0..n_tile {
@@ -275,4 +313,89 @@ fn dot<const ROWS: usize, const TILES: usize>(
     for row in 0..ROWS {
         sums[row][..TILES].copy_from_slice(&block[row]);
     }
+}
+
+/// scores += q `[n_row, 2 · n_pair]` · k_pairs `[KEY_TILES][n_pair]`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn dot_keys(q: &[f32], n_row: usize, k_pairs: &[TileLine], scores: &mut [[__m512; BLOCK_TILES]; BLOCK_ROWS]) {
+    match n_row {
+        1 => dot_keys_of::<1>(q, k_pairs, scores),
+        2 => dot_keys_of::<2>(q, k_pairs, scores),
+        3 => dot_keys_of::<3>(q, k_pairs, scores),
+        4 => dot_keys_of::<4>(q, k_pairs, scores),
+        5 => dot_keys_of::<5>(q, k_pairs, scores),
+        6 => dot_keys_of::<6>(q, k_pairs, scores),
+        _ => unreachable!("{n_row} rows are no register block"),
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn dot_keys_of<const ROWS: usize>(q: &[f32], k_pairs: &[TileLine], scores: &mut [[__m512; BLOCK_TILES]; BLOCK_ROWS]) {
+    let n_pair = k_pairs.len() / KEY_TILES;
+    let mut rows: [&[[f32; 2]]; ROWS] = [&[]; ROWS];
+    for row in 0..ROWS {
+        rows[row] = &q[row * 2 * n_pair..][..2 * n_pair].as_chunks().0[..n_pair];
+    }
+    let mut columns: [&[TileLine]; KEY_TILES] = [&[]; KEY_TILES];
+    for tile in 0..KEY_TILES {
+        columns[tile] = &k_pairs[tile * n_pair..][..n_pair];
+    }
+    let mut block = [[_mm512_setzero_ps(); KEY_TILES]; ROWS];
+    for pair in 0..n_pair {
+        for tile in 0..KEY_TILES {
+            let keys = load_line(&columns[tile][pair]);
+            for row in 0..ROWS {
+                let [first, second] = rows[row][pair];
+                let sum = _mm512_fmadd_ps(_mm512_set1_ps(first), first_of_pairs(keys), block[row][tile]);
+                block[row][tile] = _mm512_fmadd_ps(_mm512_set1_ps(second), second_of_pairs(keys), sum);
+            }
+        }
+    }
+    scores[..ROWS].copy_from_slice(&block);
+}
+
+/// sums += weights `[n_row, KEY_BLOCK]` · v `[KEY_BLOCK, head_dim]`, for up to [`BLOCK_TILES`] tiles of dimensions from `dim`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn dot_values(
+    weights: &[f32],
+    n_row: usize,
+    v: &[u16],
+    head_dim: usize,
+    dim: usize,
+    sums: &mut [[__m512; BLOCK_TILES]; BLOCK_ROWS],
+) {
+    match n_row {
+        1 => dot_values_of::<1>(weights, v, head_dim, dim, sums),
+        2 => dot_values_of::<2>(weights, v, head_dim, dim, sums),
+        3 => dot_values_of::<3>(weights, v, head_dim, dim, sums),
+        4 => dot_values_of::<4>(weights, v, head_dim, dim, sums),
+        5 => dot_values_of::<5>(weights, v, head_dim, dim, sums),
+        6 => dot_values_of::<6>(weights, v, head_dim, dim, sums),
+        _ => unreachable!("{n_row} rows are no register block"),
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn dot_values_of<const ROWS: usize>(
+    weights: &[f32],
+    v: &[u16],
+    head_dim: usize,
+    dim: usize,
+    sums: &mut [[__m512; BLOCK_TILES]; BLOCK_ROWS],
+) {
+    let rows: &[[f32; KEY_BLOCK]; ROWS] = weights.as_chunks().0.first_chunk().expect("a row of weights per query row");
+    let mut block = [[_mm512_setzero_ps(); BLOCK_TILES]; ROWS];
+    block.copy_from_slice(&sums[..ROWS]);
+    let width = (BLOCK_TILES * TILE_OUT).min(head_dim - dim);
+    for (key, v) in v.chunks_exact(head_dim).enumerate() {
+        let v = &v[dim..dim + width];
+        for tile in 0..BLOCK_TILES {
+            // Tiles beyond the width add zeros to sums that nobody reads.
+            let values = first_of_pairs(load_widened(v.get(tile * TILE_OUT..).unwrap_or_default()));
+            for row in 0..ROWS {
+                block[row][tile] = _mm512_fmadd_ps(_mm512_set1_ps(rows[row][key]), values, block[row][tile]);
+            }
+        }
+    }
+    sums[..ROWS].copy_from_slice(&block);
 }

@@ -2,7 +2,8 @@
 //!
 //! - An exact period at the end: at least 4 copies and 24 tokens, unbroken. Compression and n-gram shares are no criterion:
 //!   clean JSON arrays reach any limit that catches loops.
-//! - The same with numbers masked, for loops with a counter: only when they go past what the expected answer has of it.
+//! - An exact period anywhere: at least 8 copies and 64 tokens, with words in it.
+//! - The same as the first with numbers masked, for loops with a counter: only when they go past what the expected answer has of it.
 //! - Units doubled where they stand (`the the cat cat`), which leaves n-gram shares low.
 //! - Runs of whitespace or of one character.
 //!
@@ -22,6 +23,12 @@ const MIN_COVERED_TOKENS: usize = 24;
 const MIN_COUNTED_COPIES: usize = 6;
 /// Tokens after the last whole copy that may differ: an answer cut inside a word, a closing quote.
 const MAX_TAIL_TOKENS: usize = 3;
+
+/// A loop inside the output: twice the copies and more tokens than one at the end needs, and its longest unit, which bounds
+/// the work to that many comparisons per token.
+const MIN_ESCAPED_COPIES: usize = 8;
+const MIN_ESCAPED_TOKENS: usize = 64;
+const MAX_ESCAPED_UNIT: usize = 64;
 
 /// Blanks in a row: indentation and table columns stay under it.
 const MIN_BLANKS: usize = 200;
@@ -51,6 +58,7 @@ pub(super) fn detect(context: &Context<'_>) -> Option<Finding> {
         exact_loop(context, read, &tokens)
             .or_else(|| inner_loop(context, read, &tokens))
             .or_else(|| counted_loop(context, read, &tokens))
+            .or_else(|| escaped_loop(context, read, &tokens))
             .or_else(|| doubling(context, read, &tokens))
     })?;
     Some(Finding {
@@ -111,7 +119,7 @@ fn character_run(context: &Context<'_>, read: &str) -> Option<Place> {
     }
     let (run, what) = worst?;
     let material = &read[run.start..run.end];
-    if context.reference().is_some_and(|reference| reference.contains(material)) {
+    if context.references().any(|reference| reference.contains(material)) {
         return None;
     }
     let shown = if run.of == ' ' { String::new() } else { format!(" `{}`", run.of) };
@@ -165,8 +173,8 @@ fn suffix_period<T: PartialEq + Copy>(items: &[T], min_covered: usize, max_tail:
             break;
         }
         let reach = z_function(&reversed);
-        for unit in 1..=reversed.len() / MIN_COPIES {
-            let found = Period { unit, covered: unit + reach[unit], tail };
+        for (unit, reach) in reach.iter().enumerate().take(reversed.len() / MIN_COPIES + 1).skip(1) {
+            let found = Period { unit, covered: unit + reach, tail };
             // Multiples of a period reach up to one of their own lengths further: that is no better loop.
             let better = best.is_none_or(|best| found.covered > best.covered + unit.max(best.covered / 2));
             if found.covered >= min_covered && found.copies() >= MIN_COPIES && better {
@@ -199,19 +207,43 @@ fn z_function<T: PartialEq>(items: &[T]) -> Vec<usize> {
 }
 
 fn exact_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
-    let hashes: Vec<u64> = tokens.iter().map(|token| token.hash).collect();
+    let hashes = hashes_of(tokens);
     let period = suffix_period(&hashes, MIN_COVERED_TOKENS, MAX_TAIL_TOKENS)?;
+    judged_loop(context, read, loop_tokens(tokens, period), period)
+}
+
+/// A loop that the output got out of. Asks for more than one at the end, and for words: data repeats numbers and marks.
+fn escaped_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+    let hashes = hashes_of(tokens);
+    let mut longest: Option<(usize, Period)> = None;
+    for unit in 1..=MAX_ESCAPED_UNIT.min(hashes.len() / MIN_ESCAPED_COPIES) {
+        let mut equal = 0;
+        for at in unit..hashes.len() {
+            equal = if hashes[at] == hashes[at - unit] { equal + 1 } else { 0 };
+            let covered = if equal > 0 { equal + unit } else { 0 };
+            let enough = covered >= MIN_ESCAPED_TOKENS && covered >= MIN_ESCAPED_COPIES * unit;
+            if enough && longest.is_none_or(|(_, longest)| covered > longest.covered + unit) {
+                longest = Some((at, Period { unit, covered, tail: hashes.len() - 1 - at }));
+            }
+        }
+    }
+    let (_, period) = longest?;
     let looped = loop_tokens(tokens, period);
-    let unit = &looped[..period.unit];
-    if is_form(read, unit, period) {
+    if !looped[..period.unit].iter().any(Token::is_wordlike) {
         return None;
     }
-    match context.reference() {
-        Some(reference) if asks_for(reference, &hashes_of(unit), period.copies(), hashes_of) => return None,
-        None if is_json(read) => return None,
-        _ => {}
-    }
+    judged_loop(context, read, looped, period)
+}
+
+fn judged_loop(context: &Context<'_>, read: &str, looped: &[Token], period: Period) -> Option<Place> {
+    let unit = &looped[..period.unit];
     let copies = period.copies();
+    if is_form(read, unit, period)
+        || context.references().any(|reference| asks_for(reference, &hashes_of(unit), copies, hashes_of))
+        || (context.reference().is_none() && is_json(read))
+    {
+        return None;
+    }
     Some(Place::new(read, looped[0].start, looped[looped.len() - 1].end, |share| {
         format!("period of {} tokens, {copies} copies, {share}: `{}`", period.unit, shown(read, unit))
     }))
@@ -290,7 +322,7 @@ fn inner_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Pla
     let letters: Vec<char> = chars.iter().map(|(_, c)| *c).collect();
     let period = suffix_period(&letters, MIN_CHARS, 0)?;
     let start = token.end - text.len() + chars[chars.len() - period.covered].0;
-    if context.reference().is_some_and(|reference| reference.contains(&read[start..token.end])) {
+    if context.references().any(|reference| reference.contains(&read[start..token.end])) {
         return None;
     }
     let unit: String = letters[letters.len() - period.covered..][..period.unit].iter().take(40).collect();
@@ -301,7 +333,7 @@ fn inner_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Pla
 
 /// A loop with a counter that goes on past what was expected. Without a reference nobody knows how far it should go.
 fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
-    let reference = context.reference()?;
+    context.reference()?;
     let masked = digit_masked(tokens);
     let period = suffix_period(&masked, MIN_COVERED_TOKENS, MAX_TAIL_TOKENS)?;
     let looped = loop_tokens(tokens, period);
@@ -311,9 +343,11 @@ fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<P
     if copies < MIN_COUNTED_COPIES || is_form(read, unit, period) {
         return None;
     }
-    let expected = copies_in(reference, &digit_masked(unit), digit_masked);
+    let masked_unit = digit_masked(unit);
+    let expected = context.references().map(|reference| copies_in(reference, &masked_unit, digit_masked)).max()?;
     // Lists of bare numbers are data; they are loops only beyond the size of what was asked.
-    let allowed = if has_words { expected + expected / 4 + 1 } else { expected.max(tokens_len(reference)) + 1 };
+    let longest = context.references().map(|reference| self::tokens(reference).len()).max()?;
+    let allowed = if has_words { expected + expected / 4 + 1 } else { expected.max(longest) + 1 };
     (copies > allowed).then(|| {
         Place::new(read, looped[0].start, looped[looped.len() - 1].end, |share| {
             format!(
@@ -325,19 +359,13 @@ fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<P
     })
 }
 
-fn tokens_len(text: &str) -> usize {
-    tokens(text).len()
-}
-
 /// Units that stand twice in a row, over a large part of the words.
 fn doubling(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
     let found = doubled(read, tokens).or_else(|| {
         let tail = tokens.len().saturating_sub(DOUBLING_TAIL);
         (tail > 0).then(|| doubled(read, &tokens[tail..])).flatten()
     })?;
-    if let Some(reference) = context.reference()
-        && doubled(reference, &self::tokens(reference)).is_some()
-    {
+    if context.references().any(|reference| doubled(reference, &self::tokens(reference)).is_some()) {
         return None;
     }
     let share = found.share * 100.0;
@@ -437,6 +465,7 @@ mod tests {
             INTRO.split(' ').map(|word| format!("{word} {word} ")).collect(),
             "两名职员轮流保管帐本".chars().map(|c| format!("{c}{c}")).collect(),
             format!("{counted}{}", "Step 200: turn the valve.\n".repeat(10)),
+            format!("{INTRO}{}Then the clerk left the office for good.", "The ledger was kept. ".repeat(20)),
         ];
         for output in outputs {
             assert!(found(&output).is_some(), "{output}");

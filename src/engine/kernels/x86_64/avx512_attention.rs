@@ -36,7 +36,7 @@ struct Scratch {
     /// V `[dim tile][key]`.
     v_lines: Vec<Line>,
     /// Weighted sums of values `[row][dim tile]`.
-    out: Vec<Line>,
+    out: Vec<[f32; TILE_OUT]>,
     /// Softmax state per row.
     states: Vec<RowState>,
 }
@@ -157,8 +157,8 @@ fn prepare(scratch: &mut Scratch, q: &[f32], shape: &TileShape) {
     scratch.k.resize(KEY_BLOCK * shape.head_dim, 0);
     scratch.v.resize(KEY_BLOCK * shape.head_dim, 0);
     scratch.k_pairs.resize(KEY_TILES * shape.n_in / 2, TileLine::ZERO);
-    scratch.k_lines.resize(KEY_TILES * shape.n_in, [0.0; TILE_OUT]);
-    scratch.v_lines.resize(shape.n_dim_tile * KEY_BLOCK, [0.0; TILE_OUT]);
+    scratch.k_lines.resize(KEY_TILES * shape.n_in, Line::ZERO);
+    scratch.v_lines.resize(shape.n_dim_tile * KEY_BLOCK, Line::ZERO);
 }
 
 /// Packed K → f32 lines with the keys as columns.
@@ -166,8 +166,8 @@ fn prepare(scratch: &mut Scratch, q: &[f32], shape: &TileShape) {
 fn unpack_keys(scratch: &mut Scratch) {
     for (pairs, [even, odd]) in scratch.k_pairs.iter().zip(scratch.k_lines.as_chunks_mut().0) {
         let pairs = load_line(pairs);
-        store(even, first_of_pairs(pairs));
-        store(odd, second_of_pairs(pairs));
+        store(&mut even.0, first_of_pairs(pairs));
+        store(&mut odd.0, second_of_pairs(pairs));
     }
 }
 
@@ -177,7 +177,7 @@ fn unpack_values(v: &[u16], shape: &TileShape, lines: &mut [Line]) {
     for key in 0..KEY_BLOCK {
         let row = v.get(key * shape.head_dim..(key + 1) * shape.head_dim).unwrap_or_default();
         for (tile, lines) in lines.chunks_exact_mut(KEY_BLOCK).enumerate() {
-            store(&mut lines[key], first_of_pairs(load_widened(row.get(tile * TILE_OUT..).unwrap_or_default())));
+            store(&mut lines[key].0, first_of_pairs(load_widened(row.get(tile * TILE_OUT..).unwrap_or_default())));
         }
     }
 }

@@ -16,7 +16,16 @@ pub(super) const BLOCK_ROWS: usize = 6;
 pub(super) const BLOCK_TILES: usize = KEY_TILES;
 
 /// 16 columns of one input, f32.
-pub(super) type Line = [f32; TILE_OUT];
+///
+/// Aligned to a cache line: the inner loops load four of them per step, and a load across two lines costs two.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub(super) [f32; TILE_OUT]);
+
+impl Line {
+    /// What operands are padded with.
+    pub(super) const ZERO: Line = Line([0.0; TILE_OUT]);
+}
 
 /// sums += x · w for x `[n_row, n_in]` and w `[n_tile][n_in]`, at most [`BLOCK_ROWS`] and [`BLOCK_TILES`] of them.
 #[inline]
@@ -60,12 +69,14 @@ fn dot<const ROWS: usize, const TILES: usize>(
     }
     let mut block = [[_mm512_setzero_ps(); TILES]; ROWS];
     for row in 0..ROWS {
-        block[row].copy_from_slice(&sums[row][..TILES]);
+        for tile in 0..TILES {
+            block[row][tile] = sums[row][tile];
+        }
     }
     for input in 0..n_in {
         let mut lines = [_mm512_setzero_ps(); TILES];
         for tile in 0..TILES {
-            lines[tile] = load(&columns[tile][input]);
+            lines[tile] = load(&columns[tile][input].0);
         }
         for row in 0..ROWS {
             let value = _mm512_set1_ps(rows[row][input]);
@@ -75,7 +86,9 @@ fn dot<const ROWS: usize, const TILES: usize>(
         }
     }
     for row in 0..ROWS {
-        sums[row][..TILES].copy_from_slice(&block[row]);
+        for tile in 0..TILES {
+            sums[row][tile] = block[row][tile];
+        }
     }
 }
 

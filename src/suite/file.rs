@@ -22,6 +22,8 @@ const MAX_BINS: usize = 16;
 const MAX_TASKS: usize = 64;
 /// Per task and bin; the exact tests are of no use beyond it.
 pub(super) const MAX_SAMPLES: u32 = 10_000;
+/// Over all tasks and bins. Their recipes are kept in memory, and at one a second this is more than two days.
+const MAX_ITEMS: u64 = 200_000;
 /// Shorter than any prompt with its answer.
 const MIN_BIN_TOKENS: u32 = 256;
 /// The longest windows on offer.
@@ -142,7 +144,7 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
         return Err(SuiteError::NothingSelected { origin: origin.into() });
     }
     let gate = check.gate(file.gate, &bins, &GatePolicy::default())?;
-    Ok(Suite {
+    let suite = Suite {
         name: file.name,
         version: file.version.unwrap_or(1),
         description: file.description,
@@ -151,7 +153,18 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
         bins,
         tasks: plans,
         gate,
-    })
+    };
+    check_items(&suite, origin)?;
+    Ok(suite)
+}
+
+/// Checks the number of items before any of them is planned.
+pub(super) fn check_items(suite: &Suite, origin: &str) -> Result<(), SuiteError> {
+    let of_bin = |bin: &BinPlan| -> u64 {
+        let asked = suite.tasks.iter().filter(|plan| plan.bins.contains(&bin.bin));
+        asked.map(|plan| u64::from(plan.samples.unwrap_or(bin.samples))).sum()
+    };
+    Checker { origin }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
 }
 
 /// The policy that a `[gate]` table, in the spelling of suite files, makes of the suite's own.

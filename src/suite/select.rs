@@ -1,6 +1,6 @@
 //! A part of a suite: some bins, some tasks, another number of items or another seed.
 
-use super::file::MAX_SAMPLES;
+use super::file::{MAX_SAMPLES, check_items};
 use super::{Suite, SuiteError};
 use crate::sample::Bin;
 
@@ -60,6 +60,7 @@ impl Suite {
         if selected.bins.is_empty() {
             return Err(SuiteError::NothingSelected { origin: self.origin() });
         }
+        check_items(&selected, &self.origin())?;
         Ok(selected)
     }
 

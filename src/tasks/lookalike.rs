@@ -139,6 +139,11 @@ impl Filler for PairFiller<'_> {
         line(key, value, counter)
     }
 
+    /// Lines differ by a token or two in length, so a few tries tell.
+    fn last_fits(&self) -> usize {
+        3
+    }
+
     /// Look-alikes are drawn right after what they look like; in the text they stand anywhere.
     fn order(&mut self, units: &mut [Unit]) {
         self.rng.shuffle(units);

@@ -60,7 +60,8 @@ impl Said {
     /// Exit code, and one `error:` line with each of `parts` in it or in a `hint:` line.
     fn expect_error(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{}\n{}", self.stdout, self.stderr);
-        let told: String = self.stderr.lines().filter(|it| it.starts_with("error: ") || it.starts_with("hint: ")).collect();
+        let told: String =
+            self.stderr.lines().filter(|it| it.starts_with("error: ") || it.starts_with("hint: ")).collect();
         assert!(told.starts_with("error: "), "{}", self.stderr);
         for part in parts {
             assert!(told.contains(part), "no `{part}` in:\n{}", self.stderr);
@@ -156,8 +157,15 @@ fn a_clean_dry_run_ends_in_a_table_and_all_files() {
         assert!(said.stdout.contains(part), "no `{part}` in:\n{}", said.stdout);
     }
     let files = [
-        "report.html", "summary.md", "comparison.json", "samples.parquet", "timings.json", "kv_record.json",
-        "fp8_e4m3/kv_record.json", "bfloat16/manifest.json", "bfloat16.aa/samples.jsonl",
+        "report.html",
+        "summary.md",
+        "comparison.json",
+        "samples.parquet",
+        "timings.json",
+        "kv_record.json",
+        "fp8_e4m3/kv_record.json",
+        "bfloat16/manifest.json",
+        "bfloat16.aa/samples.jsonl",
     ];
     for file in files {
         assert!(fs::metadata(desk.path("run").join(file)).is_ok_and(|it| it.len() > 100), "{file}");
@@ -202,11 +210,9 @@ fn a_second_start_asks_nothing_and_leaves_identical_files() {
 
 #[test]
 fn a_planted_fault_exits_100_and_names_bin_and_symptom() {
-    for (damage, bin, words) in [
-        ("loop@2K", "2K", "repetition"),
-        ("early_stop@512", "512", "truncation"),
-        ("swap@2K", "2K", "2K"),
-    ] {
+    for (damage, bin, words) in
+        [("loop@2K", "2K", "repetition"), ("early_stop@512", "512", "truncation"), ("swap@2K", "2K", "2K")]
+    {
         let desk = Desk::new();
         let args = ["--samples", "24", "--kv-cache-dtype", "fp8_e4m3", "--damage", damage];
         let said = desk.dry_run(&args);

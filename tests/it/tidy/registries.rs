@@ -16,7 +16,35 @@ struct Registry {
     shared: &'static [&'static str],
 }
 
-const REGISTRIES: &[Registry] = &[];
+const REGISTRIES: &[Registry] = &[
+    Registry {
+        folder: "tasks",
+        registry: "tasks/mod.rs",
+        slice: "TASKS",
+        shared: &["error", "group", "haystack", "params", "planting"],
+    },
+    Registry { folder: "scorers", registry: "scorers/mod.rs", slice: "SCORERS", shared: &["answer_text"] },
+    Registry { folder: "detectors", registry: "detectors/mod.rs", slice: "DETECTORS", shared: &["tokens"] },
+    Registry {
+        folder: "engine/kv_cache",
+        registry: "engine/kv_cache/codec.rs",
+        slice: "CODECS",
+        shared: &["codec", "float8", "paged", "scales"],
+    },
+    Registry {
+        folder: "engine/kernels",
+        registry: "engine/kernels/mod.rs",
+        slice: "KERNELS",
+        shared: &["decode", "geometry", "packed", "rounding"],
+    },
+    Registry {
+        folder: "engine/kernels/x86_64",
+        registry: "engine/kernels/mod.rs",
+        slice: "KERNELS",
+        shared: &["amx_attention", "avx512_attention", "codes", "key_block", "lanes", "tiles"],
+    },
+    Registry { folder: "report/sections", registry: "report/mod.rs", slice: "SECTIONS", shared: &[] },
+];
 
 /// Names of the entries (file stems) that the slice does not mention.
 fn missing_entries(stems: &[String], registry: &Registry, registry_text: &str) -> Vec<String> {
@@ -28,10 +56,11 @@ fn missing_entries(stems: &[String], registry: &Registry, registry_text: &str) -
         return vec![format!("no `static {}` in {}", registry.slice, registry.registry)];
     };
     let body: String = code.lines().skip(first_line - 1).map(|line| format!("{line}\n")).collect();
-    let body = &body[..body.find("];").map_or(body.len(), |end| end + 1)];
+    // Entries are `needle::TASK` or `x86_64::AVX512`, so case does not count.
+    let body = body[..body.find("];").map_or(body.len(), |end| end + 1)].to_lowercase();
     stems
         .iter()
-        .filter(|stem| !registry.shared.contains(&stem.as_str()) && words(body, stem).next().is_none())
+        .filter(|stem| !registry.shared.contains(&stem.as_str()) && words(&body, stem).next().is_none())
         .map(|stem| format!("{}/{stem}.rs is not in {} of {}", registry.folder, registry.slice, registry.registry))
         .collect()
 }
@@ -73,4 +102,18 @@ fn a_forgotten_entry_is_found() {
     let missing = missing_entries(&stems, &registry, text);
     assert_eq!(missing, ["tasks/forgotten.rs is not in TASKS of tasks/mod.rs"]);
     assert!(missing_entries(&stems, &registry, "mod needle;")[0].contains("no `static TASKS`"));
+}
+
+#[test]
+fn every_suite_is_built_in_and_parses() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
+    let mut files = 0;
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let suite = kvgauge::suite::Suite::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(path.file_stem().unwrap().to_str(), Some(suite.name.as_str()), "a suite is called like its file");
+        assert!(kvgauge::suite::Suite::builtin(&suite.name).is_ok(), "{} is not built in", suite.name);
+        files += 1;
+    }
+    assert_eq!(files, kvgauge::suite::BUILTIN.len());
 }

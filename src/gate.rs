@@ -1,12 +1,77 @@
 //! `judge(&Comparison, &GatePolicy) → Verdict`: per bin and task group, three-valued and honest.
+//!
+//! 1. [`validity`]: is this a measurement at all? Else INVALID, and nothing more is said of the arm.
+//! 2. [`cells`]: REGRESSED needs a Holm-adjusted p below α over all judged cells of the run *and* a net drop of at least
+//!    `min_effect`; PASS needs the upper 95 % limit of the drop below the margin; anything else is INCONCLUSIVE. A cell
+//!    without data, with too few pairs or haystacks, or with a baseline below the floor can do neither.
+//! 3. [`symptoms`]: a symptom that rises significantly fails the arm whatever its scores are.
+//!
+//! An arm passes only when every required cell passes, so no correction is needed on that side: one cell that wrongly
+//! passes is not enough.
+
+mod cells;
+mod error;
+mod overview;
+mod policy;
+mod sentence;
+mod symptoms;
+#[cfg(test)]
+mod tests;
+mod validity;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::Delta;
+use crate::compare::{ArmComparison, Comparison, Delta};
 use crate::sample::Bin;
-use crate::suite::TaskGroup;
+use crate::suite::{GatePolicy, TaskGroup};
 
-/// What is said of a cell, an arm or a run.
+pub use error::GateError;
+pub use overview::{Overview, OverviewArm, OverviewCell, OverviewRow, overview};
+
+/// Judges every candidate.
+///
+/// # Errors
+/// When the policy names a group or bin that the run does not have, or holds a number out of range.
+pub fn judge(comparison: &Comparison, policy: &GatePolicy) -> Result<Verdict, GateError> {
+    policy::check(comparison, policy)?;
+    let cells = cells::judge_cells(comparison, policy);
+    let symptoms = symptoms::judge_symptoms(comparison, policy);
+    let arms: Vec<ArmVerdict> = comparison
+        .candidates
+        .iter()
+        .zip(cells.into_iter().zip(symptoms))
+        .map(|(arm, (cells, symptoms))| judge_arm(comparison, policy, arm, cells, symptoms))
+        .collect();
+    let ruling = arms.iter().map(|arm| arm.ruling).max().unwrap_or(Ruling::Inconclusive);
+    let sentence = sentence::of_run(comparison, policy, ruling, &arms);
+    Ok(Verdict { ruling, sentence, arms })
+}
+
+fn judge_arm(
+    comparison: &Comparison,
+    policy: &GatePolicy,
+    arm: &ArmComparison,
+    cells: Vec<CellVerdict>,
+    symptoms: Vec<SymptomVerdict>,
+) -> ArmVerdict {
+    let invalid = validity::reasons(comparison, policy, arm);
+    let required = |cell: &&CellVerdict| policy::of_cell(policy, cell.group, cell.bin).required;
+    let worst_cell = cells.iter().filter(required).map(|cell| cell.ruling).max();
+    let ruling = if !invalid.is_empty() {
+        Ruling::Invalid
+    } else if symptoms.iter().any(|symptom| symptom.regressed) {
+        Ruling::Regressed
+    } else {
+        // Nothing to judge is not a pass.
+        worst_cell.unwrap_or(Ruling::Inconclusive)
+    };
+    let mut verdict =
+        ArmVerdict { arm: arm.summary.arm.name.clone(), ruling, sentence: String::new(), invalid, cells, symptoms };
+    verdict.sentence = sentence::of_arm(policy, arm, &verdict);
+    verdict
+}
+
+/// What is said of a cell, an arm or a run; the greater the worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Ruling {
@@ -63,7 +128,8 @@ pub struct CellVerdict {
     pub delta: Delta,
     /// Baseline accuracy is high enough for an accuracy gate.
     pub has_power: bool,
-    /// Pairs that would be needed to say PASS at the observed flip rate, when INCONCLUSIVE.
+    /// Pairs that would be needed to say PASS with 80 % probability at the observed flip rate, when INCONCLUSIVE and more
+    /// pairs would help.
     pub pairs_needed: Option<u64>,
     /// Why, in words.
     pub reasons: Vec<String>,
@@ -74,7 +140,7 @@ pub struct CellVerdict {
 pub struct SymptomVerdict {
     /// The symptom and its numbers.
     pub symptom: crate::compare::SymptomDelta,
-    /// Holm-adjusted p over all symptoms × bins.
+    /// Holm-adjusted p over all symptoms × bins × arms.
     pub adjusted_p: f64,
     /// Whether it fails the gate.
     pub regressed: bool,

@@ -15,6 +15,7 @@ pub mod units;
 pub mod engine;
 pub mod tokenizer;
 
+pub mod model_store;
 pub mod sample;
 pub mod setup;
 

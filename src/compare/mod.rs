@@ -1,10 +1,92 @@
 //! Baseline record + candidate records → [`Comparison`]: pairs by `item_id`, never averages over lengths.
+//!
+//! [`compare`] is a pure function of the records: no clock, no randomness but fixed seeds, and the order of samples or
+//! arms changes nothing. The rules of what makes a pair are in [`pairing`](self::pairing); statistics are in
+//! [`crate::stats`]; nothing here judges.
+
+mod compatibility;
+mod delta;
+mod error;
+mod findings;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod flips;
+mod pairing;
+mod summary;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::Record;
 use crate::sample::{Bin, FaultKind, Finding, FindingKind, Outcome};
 use crate::setup::{Arm, ModelIdentity, Resolved};
 use crate::suite::TaskGroup;
+
+pub use error::CompareError;
+
+/// Version of [`Comparison`] as a document. Changelog: 1 first version.
+pub const COMPARISON_FORMAT: u32 = 1;
+
+/// Pairs every candidate (and the A/A control) with the baseline.
+///
+/// # Errors
+/// When the records are not of the same measurement ([`CompareError::Mismatch`], [`CompareError::Prompts`]) or are
+/// damaged (duplicates, scores that are no scores).
+pub fn compare(baseline: &Record, control: Option<&Record>, candidates: &[Record]) -> Result<Comparison, CompareError> {
+    let mut names = BTreeSet::new();
+    for record in std::iter::once(baseline).chain(control).chain(candidates) {
+        let name = &record.manifest.arm.name;
+        if !names.insert(name) {
+            return Err(CompareError::SameName { arm: name.clone() });
+        }
+    }
+    let base = pairing::Arm::of(baseline)?;
+    if base.samples.is_empty() {
+        return Err(CompareError::NothingMeasured { arm: base.name().into() });
+    }
+    let control = control.map(|record| compare_arm(&base, record)).transpose()?;
+    let compared = candidates.iter().map(|record| compare_arm(&base, record)).collect::<Result<Vec<_>, _>>()?;
+    let everything = std::iter::once(baseline).chain(candidates).flat_map(|record| &record.samples);
+    let bins: BTreeSet<Bin> = everything.clone().map(|sample| sample.bin).collect();
+    let tasks: BTreeSet<(TaskGroup, &str)> =
+        everything.map(|sample| (TaskGroup::of_task(&sample.task), sample.task.as_str())).collect();
+    Ok(Comparison {
+        format_version: COMPARISON_FORMAT,
+        tool_version: env!("CARGO_PKG_VERSION").into(),
+        suite: baseline.manifest.suite.clone(),
+        plan: compatibility::shared_plan(&baseline.manifest.plan),
+        model: baseline.manifest.model.clone(),
+        environment: baseline.manifest.environment.clone(),
+        bins: bins.into_iter().collect(),
+        tasks: tasks.into_iter().map(|(_, task)| task.into()).collect(),
+        baseline: summary::summarize(&base),
+        control,
+        candidates: compared,
+    })
+}
+
+fn compare_arm(base: &pairing::Arm<'_>, record: &Record) -> Result<ArmComparison, CompareError> {
+    compatibility::refuse_mismatch(base.manifest, &record.manifest)?;
+    let arm = pairing::Arm::of(record)?;
+    let pairs = pairing::pair(base, &arm)?;
+    Ok(ArmComparison {
+        summary: summary::summarize(&arm),
+        mismatches: compatibility::soft_mismatches(base, &arm),
+        confounded: compatibility::confounded(base.manifest, arm.manifest),
+        treatment: findings::treatment(base.manifest, arm.manifest, &pairs),
+        tasks: delta::task_deltas(base, &arm, &pairs),
+        groups: delta::group_deltas(base, &arm, &pairs),
+        pooled: (!pairs.is_empty()).then(|| delta::delta("all", None, &pairs.iter().collect::<Vec<_>>())),
+        symptoms: findings::symptoms(&pairs),
+        flips: flips::flips(&pairs),
+        slope: findings::slope(&pairs),
+        same_sign: findings::same_sign(&pairs),
+    })
+}
 
 /// Everything that was found, without a judgement. `comparison.json` is this, and holds no times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +105,7 @@ pub struct Comparison {
     pub environment: std::collections::BTreeMap<String, String>,
     /// Bins, ascending.
     pub bins: Vec<Bin>,
-    /// Tasks in the suite's order.
+    /// Tasks by group, then by name: the suite's own order is not in a record.
     pub tasks: Vec<String>,
     /// The baseline alone.
     pub baseline: ArmSummary,
@@ -46,7 +128,7 @@ pub struct ArmSummary {
     pub complete: bool,
     /// Counts per outcome, in [`Outcome`] order.
     pub outcomes: Vec<(Outcome, u64)>,
-    /// Task × bin, tasks in suite order, then bins ascending.
+    /// Task × bin, in the order of [`Comparison::tasks`], then bins ascending.
     pub cells: Vec<CellSummary>,
     /// Task × bin × depth slot.
     pub depth_cells: Vec<DepthCell>,
@@ -141,9 +223,9 @@ pub struct Treatment {
     pub resolved_dtype: Option<String>,
     /// Cache bytes per token of baseline and arm, where known.
     pub kv_bytes_per_token: Option<(f64, f64)>,
-    /// Pairs whose outputs are the same text.
+    /// Pairs of long items (8K tokens and more) whose outputs are the same text.
     pub identical_outputs: u64,
-    /// Pairs compared for that.
+    /// Pairs of long items compared for that: short answers to short prompts are rightly the same.
     pub compared_outputs: u64,
     /// Pairs with an answer NLL in both arms, and how many of them differ at all.
     pub nll_pairs: u64,
@@ -176,7 +258,8 @@ pub struct Delta {
     pub candidate_mean: Option<f64>,
     /// (candidate_right − baseline_right) / pairs.
     pub delta: Option<f64>,
-    /// Two-sided 95 % interval of `delta`: Tango, or `delta` ± 1.96 clustered standard errors where haystacks are shared.
+    /// Two-sided 95 % interval of `delta`: Tango, or where haystacks are shared the wider of t × clustered standard
+    /// error and Tango at the effective sample size ([`crate::stats::paired::clustered_95`]).
     pub interval: Option<(f64, f64)>,
     /// One-sided upper 95 % limit of the *drop* (−delta), by the same method.
     pub drop_upper: Option<f64>,
@@ -250,11 +333,11 @@ pub struct SymptomDelta {
     pub appeared: u64,
     /// Only in the baseline.
     pub vanished: u64,
-    /// One-sided exact McNemar p for a rise.
+    /// One-sided exact McNemar p for a rise (sign flips of haystack sums where haystacks are shared).
     pub p_rise: f64,
 }
 
-/// A pair whose outcome changed, or that is wrong in both arms in different ways.
+/// A pair whose outcome changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flip {
     /// The item.
@@ -311,6 +394,6 @@ pub struct SameSign {
     pub negative: u64,
     /// Bins with a positive delta.
     pub positive: u64,
-    /// One-sided exact McNemar p over all bins' flips.
+    /// One-sided exact McNemar p over all bins' flips (sign flips of haystack sums where haystacks are shared).
     pub p_pooled: f64,
 }

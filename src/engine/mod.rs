@@ -2,6 +2,28 @@
 //! store them, and attention always reads the quantized cache, also for the tokens of the current chunk.
 //!
 //! Imports nothing from the rest of the crate and knows nothing of text.
+//!
+//! ```text
+//! file ─▶ gguf / weights ─▶ dequant ─▶ Model ─▶ Engine { kernel, threads, kv_cache } ─▶ prefill, decode, logprobs
+//! ```
 
+pub mod config;
+mod dequant;
+mod error;
+pub mod gguf;
 pub mod kernels;
 pub mod kv_cache;
+mod model;
+mod ops;
+mod sequences;
+pub mod threads;
+mod weights;
+
+pub use config::{ModelConfig, RopeScaling};
+pub use error::EngineError;
+pub use gguf::GgufMetadata;
+pub use kv_cache::codec::{CODECS, KvCodec, known_dtypes};
+pub use model::Model;
+pub use ops::{argmax, log_sum_exp, top};
+pub use sequences::{Engine, EngineOptions, ResolvedEngine, SequenceId, TokenLogprob};
+pub use weights::WeightsError;

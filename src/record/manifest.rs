@@ -1,9 +1,12 @@
 //! `manifest.json`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::{MANIFEST_FILE, RecordError, journal};
 use crate::setup::{Arm, ModelIdentity, Resolved};
 
 /// Version of the record's format. Readers refuse another major, accept an older minor, and read but never append to a newer one.
@@ -59,4 +62,243 @@ pub enum RunStatus {
     Interrupted,
     /// Every item has a record.
     Complete,
+}
+
+/// Fields of the manifest that this version knows; a newer minor format may have more.
+pub(crate) const FIELDS: &[&str] = &[
+    "format",
+    "tool_version",
+    "suite",
+    "plan",
+    "plan_hash",
+    "arm",
+    "model",
+    "resolved",
+    "environment",
+    "planned_items",
+    "status",
+];
+
+/// Largest manifest read: a real one has about 4 KiB.
+const MAX_MANIFEST_BYTES: u64 = 1024 * 1024;
+
+impl FormatVersion {
+    /// Same major, more fields than this version knows.
+    pub(crate) fn is_newer_minor(self) -> bool {
+        self.major == FORMAT.major && self.minor > FORMAT.minor
+    }
+}
+
+impl Manifest {
+    /// Reads `manifest.json` of a record's folder.
+    ///
+    /// # Errors
+    /// [`RecordError::NotFound`] without one, [`RecordError::Format`] for another major version,
+    /// [`RecordError::Malformed`] when it cannot be parsed or its hash does not belong to its plan.
+    pub fn read(dir: &Path) -> Result<Self, RecordError> {
+        let path = dir.join(MANIFEST_FILE);
+        let Some(bytes) = journal::read_small(&path, MAX_MANIFEST_BYTES)? else {
+            return Err(RecordError::NotFound { path: dir.to_path_buf() });
+        };
+        let malformed = |error: serde_json::Error| RecordError::malformed(&path, error.to_string());
+        let FormatOnly { format } = serde_json::from_slice(&bytes).map_err(malformed)?;
+        if format.major != FORMAT.major {
+            return Err(RecordError::Format { path, found: format, appending: false });
+        }
+        let manifest: Self = journal::parse_known(&bytes, format, FIELDS).map_err(malformed)?;
+        manifest.check_hash(&path)?;
+        Ok(manifest)
+    }
+
+    pub(crate) fn check_hash(&self, path: &Path) -> Result<(), RecordError> {
+        if self.plan_hash == plan_hash(&self.plan, &self.arm) {
+            return Ok(());
+        }
+        Err(RecordError::malformed(path, "plan_hash is not the hash of plan and arm"))
+    }
+
+    /// The bytes of `manifest.json`.
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        let mut json =
+            serde_json::to_vec_pretty(self).expect("strings, numbers and maps with string keys always serialise");
+        json.push(b'\n');
+        json
+    }
+}
+
+/// All that is looked at before the version is known to be readable.
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: FormatVersion,
+}
+
+/// Hash over everything that has to be equal for a run to be resumed: 64 hex digits of BLAKE3.
+pub fn plan_hash(plan: &BTreeMap<String, String>, arm: &Arm) -> String {
+    let identity = serde_json::to_vec(&(plan, arm)).expect("strings and maps with string keys always serialise");
+    blake3::hash(&identity).to_hex().to_string()
+}
+
+/// A field in which two manifests differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// `suite`, or a name under `plan.`, `arm.`, `model.`.
+    pub field: String,
+    /// What the one on disk (or the baseline) says; `None` when it lacks the field.
+    pub recorded: Option<String>,
+    /// What the other one says.
+    pub asked: Option<String>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |value: &Option<String>| value.as_ref().map_or("nothing".into(), |text| format!("`{text}`"));
+        write!(f, "{} is {} in the record and {} now", self.field, shown(&self.recorded), shown(&self.asked))
+    }
+}
+
+/// Compares what identifies two runs, field by field in name order: suite, plan, arm and model.
+///
+/// Resume needs an empty answer. For a comparison of two arms leave out the fields that start with `arm.`.
+pub fn diff(recorded: &Manifest, asked: &Manifest) -> Vec<Difference> {
+    differences(&identity(recorded), &identity(asked))
+}
+
+/// Facts about the engine that must not change in the middle of a run: its answers would be of two kinds.
+/// Unknown on either side is no difference.
+pub(crate) fn engine_diff(recorded: &Resolved, asked: &Resolved) -> Vec<Difference> {
+    let facts = |resolved: &Resolved| {
+        [
+            ("resolved.engine", resolved.engine.value.clone()),
+            ("resolved.kv_cache_dtype", resolved.kv_cache_dtype.value.clone()),
+            ("resolved.attention_backend", resolved.attention_backend.value.clone()),
+            ("resolved.kernel", resolved.kernel.value.clone()),
+            ("resolved.kv_scales", resolved.kv_scales.value.clone()),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_string(), value?)))
+        .collect::<BTreeMap<_, _>>()
+    };
+    let mut found = differences(&facts(recorded), &facts(asked));
+    found.retain(|difference| difference.recorded.is_some() && difference.asked.is_some());
+    found
+}
+
+fn identity(manifest: &Manifest) -> BTreeMap<String, String> {
+    let mut fields = BTreeMap::from([("suite".to_string(), manifest.suite.clone())]);
+    fields.extend(manifest.plan.iter().map(|(name, value)| (format!("plan.{name}"), value.clone())));
+    flatten("arm", &manifest.arm, &mut fields);
+    flatten("model", &manifest.model, &mut fields);
+    fields
+}
+
+fn flatten(prefix: &str, value: &impl Serialize, into: &mut BTreeMap<String, String>) {
+    let value = serde_json::to_value(value).expect("plain structs of strings and numbers always serialise");
+    for (name, value) in value.as_object().into_iter().flatten() {
+        let text = match value {
+            serde_json::Value::Null => continue,
+            serde_json::Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        into.insert(format!("{prefix}.{name}"), text);
+    }
+}
+
+fn differences(recorded: &BTreeMap<String, String>, asked: &BTreeMap<String, String>) -> Vec<Difference> {
+    let names: BTreeSet<&String> = recorded.keys().chain(asked.keys()).collect();
+    names
+        .into_iter()
+        .filter(|name| recorded.get(*name) != asked.get(*name))
+        .map(|name| Difference {
+            field: name.clone(),
+            recorded: recorded.get(name).cloned(),
+            asked: asked.get(name).cloned(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::setup::Evidence;
+
+    pub(crate) fn manifest(planned_items: u64) -> Manifest {
+        let plan = BTreeMap::from([("seed".to_string(), "7".to_string()), ("suite_hash".into(), "ab12".into())]);
+        let arm = Arm::candidate("fp8_e4m3");
+        Manifest {
+            format: FORMAT,
+            tool_version: "0.1.0".into(),
+            suite: "quick".into(),
+            plan_hash: plan_hash(&plan, &arm),
+            plan,
+            arm,
+            model: ModelIdentity {
+                name: "tiny".into(),
+                weights: "w".into(),
+                tokenizer: "t".into(),
+                chat_template: "c".into(),
+                rope: "default".into(),
+                trained_context: 8192,
+            },
+            resolved: Resolved {
+                engine: Evidence::known("kvgauge embedded 0.1.0".into(), "embedded engine"),
+                kv_cache_dtype: Evidence::known("fp8_e4m3".into(), "embedded engine"),
+                attention_backend: Evidence::unknown("not said"),
+                kernel: Evidence::known("portable".into(), "embedded engine"),
+                kv_bytes_per_token: Evidence::known(960.0, "embedded engine"),
+                kv_cache_tokens: Evidence::unknown("not said"),
+                kv_scales: Evidence::known("none (1.0)".into(), "embedded engine"),
+                max_model_len: Evidence::known(8192, "model file"),
+            },
+            environment: BTreeMap::from([("cpu".to_string(), "test".to_string())]),
+            planned_items,
+            status: RunStatus::Started,
+        }
+    }
+
+    #[test]
+    fn the_known_fields_are_those_of_the_struct() {
+        let value = serde_json::to_value(manifest(1)).unwrap();
+        let mut names: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut known = FIELDS.to_vec();
+        names.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(names, known);
+    }
+
+    #[test]
+    fn the_hash_covers_plan_and_arm() {
+        let first = manifest(1);
+        let mut plan = first.plan.clone();
+        plan.insert("seed".into(), "8".into());
+        assert_ne!(plan_hash(&plan, &first.arm), first.plan_hash);
+        assert_ne!(plan_hash(&first.plan, &Arm::control("fp8_e4m3")), first.plan_hash);
+        assert_eq!(first.plan_hash.len(), 64);
+    }
+
+    #[test]
+    fn differences_are_named_field_by_field() {
+        let recorded = manifest(1);
+        let mut asked = recorded.clone();
+        asked.plan.insert("seed".into(), "8".into());
+        asked.plan.insert("new".into(), "x".into());
+        asked.arm.attention_backend = Some("FLASHINFER".into());
+        asked.model.weights = "other".into();
+        let found = diff(&recorded, &asked);
+        let fields: Vec<&str> = found.iter().map(|difference| difference.field.as_str()).collect();
+        assert_eq!(fields, ["arm.attention_backend", "model.weights", "plan.new", "plan.seed"]);
+        assert_eq!(found[3].to_string(), "plan.seed is `7` in the record and `8` now");
+        assert_eq!(found[0].recorded, None);
+        assert!(diff(&recorded, &recorded).is_empty());
+    }
+
+    #[test]
+    fn an_unknown_engine_fact_is_no_difference() {
+        let recorded = manifest(1).resolved;
+        let mut asked = recorded.clone();
+        asked.attention_backend = Evidence::known("TRITON_ATTN".into(), "log");
+        asked.kv_cache_tokens = Evidence::known(1000, "log");
+        assert!(engine_diff(&recorded, &asked).is_empty());
+        asked.kernel = Evidence::known("x86_64-avx512".into(), "embedded engine");
+        assert_eq!(engine_diff(&recorded, &asked).len(), 1);
+    }
 }

@@ -2,15 +2,30 @@
 //!
 //! One directory per arm: `manifest.json` (what was asked, what is in effect, status), `samples.jsonl` (append-only journal,
 //! one JSON object + TAB + CRC32C in hex per line) and `events.jsonl`. Everything else is derived and can be made again.
+//!
+//! The rules of the store: one writer at a time (`run.lock`), a whole line or none (a torn last line is cut off when the
+//! run is opened again), damage in the middle is set aside and said, never skipped; requests are asked at least once,
+//! results count exactly once.
 
+mod error;
+#[cfg(test)]
+mod fault_injection;
+mod journal;
 pub mod manifest;
+mod reader;
 pub mod samples;
+mod storage;
+mod writer;
 
-/// One arm's run, read back: what it was and every sample of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Record {
-    /// The header.
-    pub manifest: manifest::Manifest,
-    /// The samples, in the journal's order.
-    pub samples: Vec<samples::SampleRecord>,
-}
+pub use error::RecordError;
+pub use reader::Record;
+pub use writer::{Done, Opened, RecordWriter};
+
+/// Name of the manifest in a record's folder.
+pub const MANIFEST_FILE: &str = "manifest.json";
+/// Name of the journal in a record's folder.
+pub const SAMPLES_FILE: &str = "samples.jsonl";
+/// Name of the event log in a record's folder.
+pub const EVENTS_FILE: &str = "events.jsonl";
+/// Name of the file that the one writer keeps locked.
+pub const LOCK_FILE: &str = "run.lock";

@@ -1,3 +1,278 @@
 //! Asks every open item of a plan of a target and writes the record. tokio lives here.
+//!
+//! One group of items (one haystack) is asked at a time, in plan order, and every answer is journalled before the next
+//! group starts, so memory does not grow with the plan and a kill loses at most the group in flight.
 
 pub mod event;
+pub mod identity;
+mod judge_item;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::hint::Hint;
+use crate::record::manifest::{Manifest, RunStatus};
+use crate::record::{Done, Opened, RecordError, RecordWriter};
+use crate::runner::event::RunEvent;
+use crate::sample::{Bin, Completion, Item, Outcome};
+use crate::suite::{GroupSpec, Plan, Suite};
+use crate::targets::{CancelFlag, Target, TargetError, TargetEvent, Watch};
+use crate::tasks::TaskError;
+use crate::tokenizer::TokenCounter;
+
+/// Items in a row that may fail before a run gives up: a broken target fails at once, not after hours.
+const MAX_ERRORS_IN_A_ROW: usize = 8;
+
+/// What to run, and where to write.
+pub struct ArmRun<'a> {
+    /// The suite the plan comes from; it generates the items.
+    pub suite: &'a Suite,
+    /// The items.
+    pub plan: &'a Plan,
+    /// Header of the record, made by [`identity::manifest`].
+    pub manifest: Manifest,
+    /// Folder of this arm's record.
+    pub dir: &'a Path,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArmOutcome {
+    /// Items with a record.
+    pub done: usize,
+    /// Items that were asked in this start.
+    pub asked: usize,
+    /// Items whose latest record is an error.
+    pub errors: usize,
+}
+
+/// Why a run could not be finished. What is done is kept.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The record cannot be opened or written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// An item cannot be generated.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// The target refused.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// Ctrl-C or a deadline.
+    #[error("interrupted after {done} of {planned} items of arm `{arm}`")]
+    Interrupted {
+        /// Arm name.
+        arm: String,
+        /// Items with a record.
+        done: usize,
+        /// Items of the plan.
+        planned: usize,
+    },
+    /// The target fails on everything.
+    #[error("{count} items in a row failed on arm `{arm}`; the last: {last}")]
+    KeepsFailing {
+        /// Arm name.
+        arm: String,
+        /// How many.
+        count: usize,
+        /// The last error.
+        last: String,
+    },
+    /// A generated item is not the planned one: the generator is not deterministic.
+    #[error("item {item_id} was planned but {found} was generated")]
+    Generator {
+        /// Planned.
+        item_id: String,
+        /// Generated.
+        found: String,
+    },
+}
+
+impl Hint for RunError {
+    fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Record(error) => error.hints(),
+            Self::Task(error) => error.hints(),
+            Self::Target(error) => error.hints(),
+            Self::Interrupted { .. } => vec!["the same command continues where it stopped".into()],
+            Self::KeepsFailing { .. } => {
+                vec!["what is done is kept; the same command asks the failed items again".into()]
+            }
+            Self::Generator { .. } => vec!["this is a fault of kvgauge: please report it with the suite file".into()],
+        }
+    }
+}
+
+/// Runs one arm to the end, or until cancelled. Items that already have a valid record are not asked again; items whose
+/// latest record is an error are.
+///
+/// # Errors
+/// See [`RunError`]; the record is flushed and marked in every case.
+pub async fn run_arm(
+    run: ArmRun<'_>,
+    target: &dyn Target,
+    on_event: &(dyn Fn(RunEvent) + Send + Sync),
+    cancel: &Arc<CancelFlag>,
+) -> Result<ArmOutcome, RunError> {
+    let bins: Vec<Bin> = run.suite.bins.iter().map(|bin| bin.bin).collect();
+    target.accept_bins(&bins)?;
+    let opened = RecordWriter::open(run.dir, &run.manifest)?;
+    for warning in &opened.warnings {
+        on_event(RunEvent::Warning(warning.clone()));
+    }
+    let mut state = Progress::new(&run, opened, on_event);
+    let result = state.ask_all(&run, target, cancel).await;
+    let status = match &result {
+        Ok(()) => RunStatus::Complete,
+        Err(_) => RunStatus::Interrupted,
+    };
+    state.writer.finish(status)?;
+    result?;
+    let errors = state.done.values().filter(|done| done.outcome == Outcome::Error).count();
+    on_event(RunEvent::ArmFinished { arm: run.manifest.arm.name.clone(), done: state.done.len(), errors });
+    Ok(ArmOutcome { done: state.done.len(), asked: state.asked, errors })
+}
+
+/// The moving parts of one arm's run.
+struct Progress<'a> {
+    writer: RecordWriter,
+    done: BTreeMap<String, Done>,
+    asked: usize,
+    errors_in_a_row: usize,
+    bins: BTreeMap<Bin, BinProgress>,
+    on_event: &'a (dyn Fn(RunEvent) + Send + Sync),
+}
+
+#[derive(Clone, Copy, Default)]
+struct BinProgress {
+    planned: usize,
+    done: usize,
+}
+
+impl<'a> Progress<'a> {
+    fn new(run: &ArmRun<'_>, opened: Opened, on_event: &'a (dyn Fn(RunEvent) + Send + Sync)) -> Self {
+        let mut state = Self {
+            writer: opened.writer,
+            done: opened.done,
+            asked: 0,
+            errors_in_a_row: 0,
+            bins: BTreeMap::new(),
+            on_event,
+        };
+        for group in &run.plan.groups {
+            let open = state.open_items(group).len();
+            let bin = state.bins.entry(group.bin).or_default();
+            bin.planned += group.items.len();
+            bin.done += group.items.len() - open;
+        }
+        let done = state.bins.values().map(|bin| bin.done).sum();
+        let arm = run.manifest.arm.name.clone();
+        on_event(RunEvent::ArmStarted { arm, planned: run.plan.item_count(), done });
+        state
+    }
+
+    /// Ids of the items of `group` that have no valid record yet.
+    fn open_items<'g>(&self, group: &'g GroupSpec) -> Vec<&'g str> {
+        let is_open = |id: &&str| self.done.get(*id).is_none_or(|done| done.outcome == Outcome::Error);
+        group.items.iter().map(|item| item.item_id.as_str()).filter(is_open).collect()
+    }
+
+    async fn ask_all(
+        &mut self,
+        run: &ArmRun<'_>,
+        target: &dyn Target,
+        cancel: &Arc<CancelFlag>,
+    ) -> Result<(), RunError> {
+        let counter = target.counter();
+        for group in &run.plan.groups {
+            let open = self.open_items(group);
+            if open.is_empty() {
+                continue;
+            }
+            if cancel.is_cancelled() {
+                return Err(self.interrupted(run));
+            }
+            let items = generate(run.suite, group, &open, counter.as_ref())?;
+            let progress = self.bins[&group.bin];
+            (self.on_event)(RunEvent::GroupStarted {
+                bin: group.bin,
+                items: items.len(),
+                bin_planned: progress.planned,
+                bin_done: progress.done,
+            });
+            self.ask_group(run, target, items, cancel).await?;
+        }
+        Ok(())
+    }
+
+    async fn ask_group(
+        &mut self,
+        run: &ArmRun<'_>,
+        target: &dyn Target,
+        items: Vec<Item>,
+        cancel: &Arc<CancelFlag>,
+    ) -> Result<(), RunError> {
+        let on_event = self.on_event;
+        let forward = |event: TargetEvent| match event {
+            TargetEvent::Prefill { done, total } => on_event(RunEvent::Prefill { done, total }),
+            TargetEvent::Decode { tokens } => on_event(RunEvent::Decode { tokens }),
+        };
+        let watch = Watch { on_event: &forward, cancel: Arc::clone(cancel) };
+        let results = target.complete(items.clone(), &watch).await;
+        let mut interrupted = false;
+        for (item, result) in items.iter().zip(results) {
+            if matches!(result, Err(TargetError::Cancelled)) {
+                interrupted = true;
+            } else {
+                self.write(run, item, result)?;
+            }
+        }
+        if interrupted { Err(self.interrupted(run)) } else { Ok(()) }
+    }
+
+    fn write(
+        &mut self,
+        run: &ArmRun<'_>,
+        item: &Item,
+        result: Result<Completion, TargetError>,
+    ) -> Result<(), RunError> {
+        let attempt = self.done.get(&item.item_id).map_or(1, |done| done.attempt + 1);
+        let record = judge_item::record_of(item, result, attempt);
+        self.writer.append(&record)?;
+        self.asked += 1;
+        self.done.insert(item.item_id.clone(), Done { outcome: record.outcome, attempt });
+        self.bins.entry(item.bin).or_default().done += 1;
+        (self.on_event)(RunEvent::ItemFinished { bin: item.bin, task: item.task.clone(), outcome: record.outcome });
+        self.errors_in_a_row = if record.outcome == Outcome::Error { self.errors_in_a_row + 1 } else { 0 };
+        if self.errors_in_a_row >= MAX_ERRORS_IN_A_ROW {
+            return Err(RunError::KeepsFailing {
+                arm: run.manifest.arm.name.clone(),
+                count: self.errors_in_a_row,
+                last: record.error.unwrap_or_default(),
+            });
+        }
+        Ok(())
+    }
+
+    fn interrupted(&self, run: &ArmRun<'_>) -> RunError {
+        let done = self.bins.values().map(|bin| bin.done).sum();
+        RunError::Interrupted { arm: run.manifest.arm.name.clone(), done, planned: run.plan.item_count() }
+    }
+}
+
+/// Generates a group and keeps the open items.
+fn generate(
+    suite: &Suite,
+    group: &GroupSpec,
+    open: &[&str],
+    counter: &dyn TokenCounter,
+) -> Result<Vec<Item>, RunError> {
+    let items = suite.generate(group, counter)?;
+    for (spec, item) in group.items.iter().zip(&items) {
+        if spec.item_id != item.item_id {
+            return Err(RunError::Generator { item_id: spec.item_id.clone(), found: item.item_id.clone() });
+        }
+    }
+    Ok(items.into_iter().filter(|item| open.contains(&item.item_id.as_str())).collect())
+}

@@ -1,17 +1,37 @@
 //! A suite: tasks × bins × items and the gate policy. `file.rs` mirrors the TOML, [`Suite`] is valid by construction,
 //! [`Plan`] is the ordered list of haystack groups that a run has to ask.
+//!
+//! To add a suite: a file in `suites/` and a line in [`BUILTIN`].
+
+mod error;
+mod file;
+mod plan;
+mod select;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+pub use error::SuiteError;
+pub use file::SCHEMA_VERSION;
+
+use crate::rng::hash_name;
 use crate::sample::{Bin, Language};
+use crate::tasks;
+pub use crate::tasks::TaskGroup;
+
+/// The suites that are part of the binary: name and file.
+pub static BUILTIN: &[(&str, &str)] =
+    &[("quick", include_str!("../../suites/quick.toml")), ("smoke", include_str!("../../suites/smoke.toml"))];
 
 /// A validated suite.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Suite {
     /// A legal folder name.
     pub name: String,
+    /// Counts up when its author wants other items under the same name.
+    pub version: u32,
     /// One sentence.
     pub description: String,
     /// Seeds every item.
@@ -24,6 +44,77 @@ pub struct Suite {
     pub tasks: Vec<TaskPlan>,
     /// How results are judged.
     pub gate: GatePolicy,
+}
+
+impl Suite {
+    /// Reads a suite file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is too large, or is not a valid suite; the error names file and key.
+    pub fn load(path: &Path) -> Result<Self, SuiteError> {
+        file::parse(&file::read(path)?, &path.display().to_string())
+    }
+
+    /// A suite of [`BUILTIN`].
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub fn builtin(name: &str) -> Result<Self, SuiteError> {
+        let found = BUILTIN.iter().find(|(known, _)| *known == name);
+        let (name, text) = found.ok_or_else(|| SuiteError::UnknownSuite { name: name.into() })?;
+        file::parse(text, &format!("suites/{name}.toml"))
+    }
+
+    /// A suite out of the text of a file; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// As [`Suite::load`].
+    pub fn parse(text: &str, origin: &str) -> Result<Self, SuiteError> {
+        file::parse(text, origin)
+    }
+
+    /// Everything besides the suite's own file that decides its items: generators, words of the haystack.
+    pub fn versions(&self) -> BTreeMap<String, String> {
+        let mut versions = BTreeMap::from([("suite".to_owned(), format!("{} {}", self.name, self.version))]);
+        for task in self.tasks.iter().filter_map(|plan| tasks::find(&plan.task)) {
+            versions.insert(format!("generator.{}", task.id), task.generator_version.to_string());
+        }
+        if let Some(version) = tasks::lexicon_version(self.language) {
+            versions.insert(format!("lexicon.{}", self.language.tag()), version.to_owned());
+        }
+        versions
+    }
+
+    /// Hash of all that decides the items, 64 hex digits. Layout and order of keys in the file, the description and the gate
+    /// do not change it: a record is as good under another gate.
+    pub fn fingerprint(&self) -> String {
+        let resolved = serde_json::json!({
+            "name": self.name,
+            "version": self.version,
+            "seed": self.seed,
+            "language": self.language,
+            "bins": self.bins,
+            "tasks": self.tasks,
+            "versions": self.versions(),
+        });
+        hash_name(&["suite fingerprint", &canonical_json(&resolved)]).to_hex().to_string()
+    }
+}
+
+/// JSON with sorted keys, whatever order the maps keep.
+fn canonical_json(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Object(map) => {
+            let sorted: BTreeMap<&String, String> =
+                map.iter().map(|(key, value)| (key, canonical_json(value))).collect();
+            let fields: Vec<String> = sorted.iter().map(|(key, value)| format!("{key:?}:{value}")).collect();
+            format!("{{{}}}", fields.join(","))
+        }
+        serde_json::Value::Array(values) => {
+            format!("[{}]", values.iter().map(canonical_json).collect::<Vec<_>>().join(","))
+        }
+        other => other.to_string(),
+    }
 }
 
 /// What a suite asks in one bin.
@@ -110,65 +201,6 @@ pub struct CellPolicy {
     pub required: Option<bool>,
 }
 
-/// The judged groups of tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TaskGroup {
-    /// needle, lookalike, multivalue, multiquery, latest_value, absent
-    Retrieval,
-    /// chain, relation, frequent_codes
-    Tracing,
-    /// json_extract, tool_call, table, format_lock
-    Structure,
-    /// cite
-    Sources,
-    /// verbatim, ledger, path_walk, enumerate, repeat_edit
-    LongOutput,
-    /// multi_turn
-    Dialogue,
-    /// the user's own
-    Custom,
-}
-
-impl TaskGroup {
-    /// All groups.
-    pub const ALL: [Self; 7] = [
-        Self::Retrieval,
-        Self::Tracing,
-        Self::Structure,
-        Self::Sources,
-        Self::LongOutput,
-        Self::Dialogue,
-        Self::Custom,
-    ];
-
-    /// The name used in policies and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Retrieval => "retrieval",
-            Self::Tracing => "tracing",
-            Self::Structure => "structure",
-            Self::Sources => "sources",
-            Self::LongOutput => "long_output",
-            Self::Dialogue => "dialogue",
-            Self::Custom => "custom",
-        }
-    }
-
-    /// The group a task belongs to.
-    pub fn of_task(task: &str) -> Self {
-        match task {
-            "needle" | "lookalike" | "multivalue" | "multiquery" | "latest_value" | "absent" => Self::Retrieval,
-            "chain" | "relation" | "frequent_codes" => Self::Tracing,
-            "json_extract" | "tool_call" | "table" | "format_lock" => Self::Structure,
-            "cite" => Self::Sources,
-            "verbatim" | "ledger" | "path_walk" | "enumerate" | "repeat_edit" => Self::LongOutput,
-            "multi_turn" => Self::Dialogue,
-            _ => Self::Custom,
-        }
-    }
-}
-
 /// Everything a run has to ask, in order: shortest bin first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
@@ -177,6 +209,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The part of the plan in `bins`, item for item the same.
+    #[must_use]
+    pub fn only_bins(&self, bins: &[Bin]) -> Self {
+        Self { groups: self.groups.iter().filter(|group| bins.contains(&group.bin)).cloned().collect() }
+    }
+
     /// Number of items.
     pub fn item_count(&self) -> usize {
         self.groups.iter().map(|group| group.items.len()).sum()

@@ -5,9 +5,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::sample::{Completion, Item};
+use crate::hint::Hint;
+use crate::sample::{Bin, Completion, Item};
 use crate::setup::{ModelIdentity, Resolved};
 use crate::tokenizer::TokenCounter;
+use crate::units;
+
+pub mod embedded;
+pub mod scripted;
 
 /// Something that answers items.
 pub trait Target: Send + Sync {
@@ -20,12 +25,18 @@ pub trait Target: Send + Sync {
     /// Counts tokens as this target does.
     fn counter(&self) -> Arc<dyn TokenCounter>;
 
-    /// How many groups it takes at once.
-    fn concurrency(&self) -> usize;
+    /// What decides the answers besides model, items and cache: sampling, kernel, RoPE. Part of a run's identity.
+    fn decoding(&self) -> Vec<(&'static str, String)>;
+
+    /// Refuses bins that the target cannot take, before anything runs.
+    ///
+    /// # Errors
+    /// [`TargetError::BinTooLong`] names the first such bin.
+    fn accept_bins(&self, bins: &[Bin]) -> Result<(), TargetError>;
 
     /// Answers the items of one haystack, in their order; one result per item. A group may be a part of a haystack's
     /// questions (the rest was answered before an interruption): the answers must not depend on that.
-    fn complete<'a>(&'a self, items: &'a [Item], watch: &'a Watch<'a>) -> CompletionFuture<'a>;
+    fn complete<'a>(&'a self, items: Vec<Item>, watch: &'a Watch<'a>) -> CompletionFuture<'a>;
 }
 
 /// What [`Target::complete`] returns.
@@ -36,7 +47,7 @@ pub struct Watch<'a> {
     /// Called often; must be cheap.
     pub on_event: &'a (dyn Fn(TargetEvent) + Send + Sync),
     /// Set by Ctrl-C or a deadline.
-    pub cancel: &'a CancelFlag,
+    pub cancel: Arc<CancelFlag>,
 }
 
 /// Progress inside one group.
@@ -72,23 +83,55 @@ impl CancelFlag {
     }
 }
 
-/// Why an item has no completion. Never a score.
+/// Why a target cannot be used, or why an item has no completion. Never a score.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TargetError {
     /// A stop was asked for; the item stays open.
     #[error("interrupted")]
     Cancelled,
+    /// A bin is longer than the model was trained for, and no RoPE scaling was asked for.
+    #[error(
+        "bin {bin} is longer than the {trained_context} tokens `{model}` was trained for, and no RoPE scaling was asked for"
+    )]
+    BinTooLong {
+        /// The bin.
+        bin: Bin,
+        /// Trained context length.
+        trained_context: u32,
+        /// Model name.
+        model: String,
+    },
     /// The prompt does not fit what the target accepts.
-    #[error("prompt of {prompt_tokens} tokens and {output_tokens} for the answer exceed the window of {max_model_len}")]
+    #[error("prompt of {prompt_tokens} tokens and {output_tokens} for the answer exceed the bin of {bin}")]
     ContextOverflow {
         /// Tokens of the prompt.
         prompt_tokens: u32,
         /// Tokens asked for.
         output_tokens: u32,
-        /// The target's window.
-        max_model_len: u32,
+        /// The bin.
+        bin: Bin,
     },
+    /// The model's tokenizer or chat template failed.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
     /// The engine failed on this item.
     #[error("engine: {0}")]
     Engine(String),
+    /// A damage knob that does not exist or is malformed.
+    #[error("damage `{0}` is not KIND[@BIN][=RATE] with a kind of loop, early_stop, swap, wrong")]
+    Damage(String),
+}
+
+impl Hint for TargetError {
+    fn hints(&self) -> Vec<String> {
+        match self {
+            Self::BinTooLong { trained_context, .. } => vec![
+                format!("leave the bin out: `--bins` up to {}", units::format_token_count(*trained_context)),
+                "or ask for scaling: `--rope-scaling ntk` stretches RoPE in longer bins, the same in every arm".into(),
+            ],
+            Self::Damage(_) => vec!["for example `--damage loop@2K=0.5`".into()],
+            Self::Cancelled => vec!["the same command continues where it stopped".into()],
+            Self::ContextOverflow { .. } | Self::Tokenizer(_) | Self::Engine(_) => Vec::new(),
+        }
+    }
 }

@@ -4,25 +4,33 @@
 //! row and column**, never on how many rows or tiles are computed together, nor on the number of threads. Sums run over the
 //! inner dimension in one fixed order per kernel, and attention walks the keys in blocks of [`KEY_BLOCK`] aligned to
 //! absolute positions. So results are bit-identical for any batch, prefill chunk and thread count.
+//!
+//! # Adding a kernel
+//! 1. A file (in the folder of its architecture) with a type that implements [`Kernel`] and a `probe` for it.
+//! 2. A line in [`KERNELS`], best first. The contract tests, the CLI and the record read that table.
+
+pub mod decode;
+mod geometry;
+mod packed;
+mod portable;
+mod reference;
+mod rounding;
+#[cfg(test)]
+pub(in crate::engine) mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+use std::sync::Arc;
+
+pub use self::geometry::positions_per_task;
+pub use self::packed::{PackedMatrix, TileLine};
+pub use self::rounding::{bf16_to_f32, f32_to_bf16};
 
 /// Keys per attention block, aligned to absolute positions.
 pub const KEY_BLOCK: usize = 64;
 
 /// Output columns per weight tile.
 pub const TILE_OUT: usize = 16;
-
-/// Weights of one linear layer in BF16, packed once at load: `[n_out/16][n_in/2][16][2]` bit patterns, both dimensions
-/// padded with zeros (`n_out` to 16, `n_in` to 32). The layout of AMX and AVX-512 BF16 (VNNI) operands; the others read it too.
-pub struct PackedMatrix {
-    /// Rows of the weight (output features).
-    pub n_out: usize,
-    /// Columns of the weight (input features).
-    pub n_in: usize,
-    /// `n_in` padded to 32.
-    pub n_in_padded: usize,
-    /// The tiles.
-    pub data: Vec<u16>,
-}
 
 /// K and V rows of one sequence, layer and KV head, as attention reads them: always out of the quantized cache.
 pub trait KvRows: Sync {
@@ -55,16 +63,83 @@ pub struct AttentionJob<'a> {
 
 /// A set of compute routines with one arithmetic.
 ///
-/// `f32` kernels (`reference`, `portable`, `x86_64-f32-avx2`): activations, decoded K/V, Q and P stay f32, weights are exact BF16.
-/// `bf16` kernels: activations are rounded to BF16 before a product; in attention decoded K/V, Q (after scaling by 1) and P
-/// are BF16; sums are f32 everywhere.
+/// `f32` kernels (`reference`, `portable`, `x86_64-f32-avx2`): activations, decoded K/V, Q and P stay f32, weights are exact
+/// BF16. `bf16` kernels: activations are rounded to BF16 before a product; in attention decoded K/V, Q and P are BF16, the
+/// softmax scale multiplies the f32 scores, and the sum of a row's P is taken before P is rounded (as `FlashAttention` does);
+/// sums are f32 everywhere.
 pub trait Kernel: Send + Sync {
     /// `{arch}-{dtype}-{variant}`, for example `x86_64-bf16-avx512`; stored in the record.
     fn name(&self) -> &'static str;
 
-    /// y = x · Wᵀ for the weight tiles `tiles` (of 16 outputs each): x `[n_row, n_in]` → y `[tiles.len()][n_row][16]`.
+    /// y = x · Wᵀ for the weight tiles `tiles` (of [`TILE_OUT`] outputs each): x `[n_row, n_in]` → y `[n_row, n_column]`,
+    /// both row-major, where `n_column` is [`PackedMatrix::n_column`] of `tiles`.
+    ///
+    /// # Panics
+    /// If a slice does not have exactly that shape.
     fn gemm(&self, x: &[f32], n_row: usize, w: &PackedMatrix, tiles: std::ops::Range<usize>, y: &mut [f32]);
 
     /// Flash-style attention of one job with online softmax over key blocks.
+    ///
+    /// # Panics
+    /// If `q` and `out` are not both `[n_position, group, head_dim]`.
     fn attend(&self, job: &mut AttentionJob<'_>);
+}
+
+/// A kernel that may exist on this machine.
+pub struct KernelEntry {
+    /// The name asked for and recorded.
+    pub name: &'static str,
+    /// Builds the kernel, or says why this machine cannot run it.
+    pub probe: fn() -> Result<Arc<dyn Kernel>, &'static str>,
+}
+
+/// All kernels, best first: `auto` takes the first whose probe succeeds.
+pub static KERNELS: &[KernelEntry] = &[
+    #[cfg(target_arch = "x86_64")]
+    x86_64::AMX,
+    #[cfg(target_arch = "x86_64")]
+    x86_64::AVX512,
+    #[cfg(target_arch = "x86_64")]
+    x86_64::AVX2,
+    portable::ENTRY,
+    reference::ENTRY,
+];
+
+/// Why no kernel could be chosen.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KernelError {
+    /// No kernel of that name exists in this build.
+    #[error("unknown kernel `{name}`")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: Vec<&'static str>,
+    },
+    /// The kernel exists, but not on this machine.
+    #[error("kernel `{name}` is not available here: {reason}")]
+    Unavailable {
+        /// The name asked for.
+        name: &'static str,
+        /// What its probe found.
+        reason: &'static str,
+    },
+}
+
+/// The kernel called `requested`; without a name, or with `auto`, the best one of this machine.
+///
+/// # Errors
+/// A named kernel that is unknown or that this machine cannot run is an error, never replaced by another one.
+pub fn resolve(requested: Option<&str>) -> Result<Arc<dyn Kernel>, KernelError> {
+    let Some(name) = requested.filter(|name| *name != "auto") else {
+        return Ok(KERNELS
+            .iter()
+            .find_map(|entry| (entry.probe)().ok())
+            .expect("the reference kernel runs on every machine"));
+    };
+    let entry = KERNELS.iter().find(|entry| entry.name == name).ok_or_else(|| KernelError::Unknown {
+        name: name.to_owned(),
+        known: KERNELS.iter().map(|entry| entry.name).collect(),
+    })?;
+    (entry.probe)().map_err(|reason| KernelError::Unavailable { name: entry.name, reason })
 }

@@ -4,6 +4,8 @@
 //! 1. A file in this folder with a unit struct that implements [`KvCodec`].
 //! 2. A line in [`CODECS`]. Contract tests, kernels, CLI and records read the registry.
 
+use crate::engine::kv_cache::{bfloat16, float16, float32, fp8_e4m3, fp8_e5m2, int8_per_token_head};
+
 /// One way to store a row. Convention: quantize is `cast(x / scale)`, dequantize is `code · scale`.
 pub trait KvCodec: Send + Sync {
     /// vLLM's spelling: `fp8_e4m3`.
@@ -26,4 +28,143 @@ pub trait KvCodec: Send + Sync {
 
     /// Largest |decode(encode(x)) − x| promised for a row whose largest magnitude is `row_abs_max` (at scale 1).
     fn max_abs_error(&self, row_abs_max: f32) -> f32;
+}
+
+/// Every codec, in the order of bytes per value.
+pub static CODECS: &[&dyn KvCodec] = &[
+    &float32::Float32,
+    &bfloat16::Bfloat16,
+    &float16::Float16,
+    &fp8_e4m3::Fp8E4m3,
+    &fp8_e5m2::Fp8E5m2,
+    &int8_per_token_head::Int8PerTokenHead,
+];
+
+/// Other names and what they stand for, in vLLM's spelling. `auto` is the model dtype, and models are BF16 here.
+pub const ALIASES: &[(&str, &str)] = &[("auto", "bfloat16"), ("fp8", "fp8_e4m3")];
+
+/// A `kv_cache_dtype` that no codec has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown kv_cache_dtype `{name}`; known: {}", known_dtypes().join(", "))]
+pub struct UnknownDtype {
+    /// As asked for.
+    pub name: String,
+}
+
+/// The codec of `name`, aliases included. Nothing is chosen silently: an unknown name is an error.
+pub fn codec(name: &str) -> Result<&'static dyn KvCodec, UnknownDtype> {
+    let resolved = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, codec)| codec);
+    let found = CODECS.iter().copied().find(|codec| codec.name() == resolved);
+    found.ok_or_else(|| UnknownDtype { name: name.into() })
+}
+
+/// Every legal `kv_cache_dtype`: aliases, then codecs.
+pub fn known_dtypes() -> Vec<&'static str> {
+    ALIASES.iter().map(|(alias, _)| *alias).chain(CODECS.iter().map(|codec| codec.name())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::kernels::f32_to_bf16;
+
+    /// Rows that codecs get wrong: zeros, tiny, huge, mixed magnitudes, both signs, one outlier.
+    fn awkward_rows(head_dim: usize) -> Vec<Vec<f32>> {
+        let ramp = |factor: f32| (0..head_dim).map(|i| (i as f32 - head_dim as f32 / 2.0) * factor).collect();
+        let wave = (0..head_dim).map(|i| (i as f32 * 0.7).sin() * 10_f32.powi(i as i32 % 7 - 3)).collect();
+        let mut outlier = vec![0.01; head_dim];
+        outlier[head_dim - 1] = -400.0;
+        vec![vec![0.0; head_dim], ramp(1e-6), ramp(0.037), ramp(3.0), wave, outlier]
+    }
+
+    fn round_trip(codec: &dyn KvCodec, row: &[f32], scale: f32) -> Vec<f32> {
+        let mut packed = vec![0xAA; codec.row_bytes(row.len())];
+        let mut decoded = vec![f32::NAN; row.len()];
+        codec.encode_row(row, scale, &mut packed);
+        codec.decode_rows(&packed, row.len(), scale, &mut decoded);
+        decoded
+    }
+
+    #[test]
+    fn the_promised_error_holds_on_awkward_rows() {
+        for codec in CODECS {
+            for head_dim in [2, 32, 64, 80, 128] {
+                for row in awkward_rows(head_dim) {
+                    let row_abs_max = row.iter().fold(0_f32, |max, value| max.max(value.abs()));
+                    let promised = codec.max_abs_error(row_abs_max);
+                    for (value, decoded) in row.iter().zip(round_trip(*codec, &row, 1.0)) {
+                        let error = (value - decoded).abs();
+                        assert!(error <= promised, "{} {value} -> {decoded}, promised {promised}", codec.name());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_decoded_row_encodes_to_itself() {
+        for codec in CODECS {
+            for row in awkward_rows(64) {
+                let once = round_trip(*codec, &row, 1.0);
+                assert_eq!(round_trip(*codec, &once, 1.0), once, "{}", codec.name());
+            }
+        }
+    }
+
+    #[test]
+    fn bf16_decoding_is_the_exact_value_rounded_for_many_rows_and_any_scale() {
+        for codec in CODECS {
+            for scale in [1.0, 0.25, 0.013_7, 3.1] {
+                let (head_dim, rows) = (64, awkward_rows(64));
+                let mut packed = vec![0; rows.len() * codec.row_bytes(head_dim)];
+                for (row, packed) in rows.iter().zip(packed.chunks_exact_mut(codec.row_bytes(head_dim))) {
+                    codec.encode_row(row, scale, packed);
+                }
+                let mut exact = vec![f32::NAN; rows.len() * head_dim];
+                let mut rounded = vec![0; rows.len() * head_dim];
+                codec.decode_rows(&packed, head_dim, scale, &mut exact);
+                codec.decode_rows_bf16(&packed, head_dim, scale, &mut rounded);
+                for (exact, rounded) in exact.iter().zip(&rounded) {
+                    assert_eq!(f32_to_bf16(*exact), *rounded, "{} at scale {scale}", codec.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_far_beyond_the_range_saturate_and_nan_stays_nan() {
+        for codec in CODECS {
+            let decoded = round_trip(*codec, &[1e9, -1e9, 0.0, 1.0], 1.0);
+            let (most, least) = (decoded[0], decoded[1]);
+            assert!(most > 400.0 && least == -most, "{}: {most} {least}", codec.name());
+            let decoded = round_trip(*codec, &[f32::NAN, 1.0, 2.0, 3.0], 1.0);
+            assert!(decoded[0].is_nan(), "{}: a lost NaN hides a broken model", codec.name());
+        }
+    }
+
+    #[test]
+    fn static_scales_divide_before_the_cast_and_multiply_after() {
+        for codec in CODECS.iter().filter(|codec| codec.scales().starts_with("none")) {
+            let row = [3.0, -0.75, 0.062_5, 1.5];
+            let scaled: Vec<f32> = row.iter().map(|value| value / 4.0).collect();
+            let expected: Vec<f32> = round_trip(*codec, &scaled, 1.0).iter().map(|value| value * 4.0).collect();
+            assert_eq!(round_trip(*codec, &row, 4.0), expected, "{}", codec.name());
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_aliases_resolve() {
+        let mut names = known_dtypes();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CODECS.len() + ALIASES.len());
+        assert_eq!(codec("auto").unwrap().name(), "bfloat16");
+        assert_eq!(codec("fp8").unwrap().name(), "fp8_e4m3");
+        for name in CODECS.iter().map(|codec| codec.name()) {
+            assert_eq!(codec(name).unwrap().name(), name);
+        }
+        let message = codec("fp9").err().unwrap().to_string();
+        assert!(message.contains("`fp9`") && message.contains("fp8_e5m2, int8_per_token_head"), "{message}");
+        assert!(codec("FP8").is_err() && codec("").is_err());
+    }
 }

@@ -1,0 +1,512 @@
+//! Loops.
+//!
+//! - An exact period at the end: at least 4 copies and 24 tokens, unbroken. Compression and n-gram shares are no criterion:
+//!   clean JSON arrays reach any limit that catches loops.
+//! - The same with numbers masked, for loops with a counter: only when they go past what the expected answer has of it.
+//! - Units doubled where they stand (`the the cat cat`), which leaves n-gram shares low.
+//! - Runs of whitespace or of one character.
+//!
+//! What the expected answer or the baseline repeats as often is asked for. Without either, valid JSON and ruled lines are
+//! form, not loops.
+
+use crate::detectors::Context;
+use crate::detectors::tokens::{Kind, Token, digit_masked, tokens};
+use crate::sample::{Finding, FindingKind};
+
+/// Only this much of the end is read: 128K tokens of any language take less than 2 MiB.
+const MAX_READ_BYTES: usize = 4 << 20;
+
+const MIN_COPIES: usize = 4;
+const MIN_COVERED_TOKENS: usize = 24;
+/// A loop with a counter is weaker evidence, and a table looks the same.
+const MIN_COUNTED_COPIES: usize = 6;
+/// Tokens after the last whole copy that may differ: an answer cut inside a word, a closing quote.
+const MAX_TAIL_TOKENS: usize = 3;
+
+/// Blanks in a row: indentation and table columns stay under it.
+const MIN_BLANKS: usize = 200;
+const MIN_LINE_FEEDS: usize = 32;
+/// One letter, digit or mark in a row; marks that draw lines may be longer.
+const MIN_RUN_CHARS: usize = 40;
+const MIN_RULE_CHARS: usize = 200;
+const RULE_CHARS: &str = "-=_*#~.+|─━═·…";
+
+/// Doubling: squares needed, and their share of the words looked at. Clean prose stays under 2 %.
+const MIN_DOUBLES: usize = 6;
+const MIN_DOUBLED_SHARE: f64 = 0.4;
+/// Longest doubled unit in tokens.
+const MAX_DOUBLED_UNIT: usize = 4;
+/// Words at the end in which doubling is looked for separately: it may start late.
+const DOUBLING_TAIL: usize = 60;
+
+pub(super) fn detect(context: &Context<'_>) -> Option<Finding> {
+    if context.is_as_expected() {
+        return None;
+    }
+    let output = context.output;
+    let from = output.ceil_char_boundary(output.len().saturating_sub(MAX_READ_BYTES));
+    let read = &output[from..];
+    let found = character_run(context, read).or_else(|| {
+        let tokens = tokens(read);
+        exact_loop(context, read, &tokens)
+            .or_else(|| inner_loop(context, read, &tokens))
+            .or_else(|| counted_loop(context, read, &tokens))
+            .or_else(|| doubling(context, read, &tokens))
+    })?;
+    Some(Finding {
+        kind: FindingKind::Repetition,
+        severity: (found.end - found.start) as f64 / read.trim_end().len().max(found.end - found.start).max(1) as f64,
+        start: from + found.start,
+        end: from + found.end,
+        evidence: found.evidence,
+    })
+}
+
+/// A place in the text read.
+struct Place {
+    start: usize,
+    end: usize,
+    evidence: String,
+}
+
+impl Place {
+    fn new(read: &str, start: usize, end: usize, what: impl FnOnce(String) -> String) -> Self {
+        let share = (end - start) as f64 / read.len().max(1) as f64;
+        Self { start, end, evidence: what(format!("{:.0} % of the output", share * 100.0)) }
+    }
+}
+
+/// The longest run of whitespace, or of one character.
+fn character_run(context: &Context<'_>, read: &str) -> Option<Place> {
+    let mut blanks = Run::default();
+    let mut same = Run::default();
+    let mut worst: Option<(Run, &'static str)> = None;
+    let mut line_feeds = 0;
+    let mut keep = |run: Run, what: &'static str| {
+        if worst.as_ref().is_none_or(|(longest, _)| run.chars > longest.chars) {
+            worst = Some((run, what));
+        }
+    };
+    for (at, c) in read.char_indices() {
+        let end = at + c.len_utf8();
+        if c.is_whitespace() {
+            line_feeds += usize::from(c == '\n');
+            blanks.extend(at, end, ' ');
+            same = Run::default();
+            if blanks.chars >= MIN_BLANKS || line_feeds >= MIN_LINE_FEEDS {
+                keep(blanks, "whitespace");
+            }
+            continue;
+        }
+        blanks = Run::default();
+        line_feeds = 0;
+        if same.of != c {
+            same = Run::default();
+        }
+        same.extend(at, end, c);
+        let needed = if RULE_CHARS.contains(c) { MIN_RULE_CHARS } else { MIN_RUN_CHARS };
+        if same.chars >= needed {
+            keep(same, "one character");
+        }
+    }
+    let (run, what) = worst?;
+    let material = &read[run.start..run.end];
+    if context.reference().is_some_and(|reference| reference.contains(material)) {
+        return None;
+    }
+    let shown = if run.of == ' ' { String::new() } else { format!(" `{}`", run.of) };
+    let chars = run.chars;
+    Some(Place::new(read, run.start, run.end, |share| format!("{what}{shown} {chars} times in a row, {share}")))
+}
+
+#[derive(Clone, Copy, Default)]
+struct Run {
+    of: char,
+    start: usize,
+    end: usize,
+    chars: usize,
+}
+
+impl Run {
+    fn extend(&mut self, start: usize, end: usize, of: char) {
+        if self.chars == 0 {
+            *self = Self { of, start, end, chars: 0 };
+        }
+        self.end = end;
+        self.chars += 1;
+    }
+}
+
+/// A suffix with a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Period {
+    /// In elements.
+    unit: usize,
+    /// Elements covered.
+    covered: usize,
+    /// Elements after it.
+    tail: usize,
+}
+
+impl Period {
+    fn copies(self) -> usize {
+        self.covered / self.unit
+    }
+}
+
+/// The period of a suffix of `items` with enough copies that covers the most; of nearly equal ones the shortest.
+///
+/// The Z function of the reversed sequence tells for every period how far it reaches back: O(n).
+fn suffix_period<T: PartialEq + Copy>(items: &[T], min_covered: usize, max_tail: usize) -> Option<Period> {
+    let mut best: Option<Period> = None;
+    for tail in 0..=max_tail.min(items.len()) {
+        let reversed: Vec<T> = items[..items.len() - tail].iter().rev().copied().collect();
+        if reversed.len() < min_covered {
+            break;
+        }
+        let reach = z_function(&reversed);
+        for unit in 1..=reversed.len() / MIN_COPIES {
+            let found = Period { unit, covered: unit + reach[unit], tail };
+            // Multiples of a period reach up to one of their own lengths further: that is no better loop.
+            let better = best.is_none_or(|best| found.covered > best.covered + unit.max(best.covered / 2));
+            if found.covered >= min_covered && found.copies() >= MIN_COPIES && better {
+                best = Some(found);
+            }
+        }
+        if best.is_some() {
+            break;
+        }
+    }
+    best
+}
+
+/// `z[i]`: length of the longest common prefix of `items` and `items[i..]`.
+fn z_function<T: PartialEq>(items: &[T]) -> Vec<usize> {
+    let n = items.len();
+    let mut z = vec![0; n];
+    let (mut left, mut right) = (0, 0);
+    for i in 1..n {
+        let mut reach = if i < right { z[i - left].min(right - i) } else { 0 };
+        while i + reach < n && items[reach] == items[i + reach] {
+            reach += 1;
+        }
+        if i + reach > right {
+            (left, right) = (i, i + reach);
+        }
+        z[i] = reach;
+    }
+    z
+}
+
+fn exact_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+    let hashes: Vec<u64> = tokens.iter().map(|token| token.hash).collect();
+    let period = suffix_period(&hashes, MIN_COVERED_TOKENS, MAX_TAIL_TOKENS)?;
+    let looped = loop_tokens(tokens, period);
+    let unit = &looped[..period.unit];
+    if is_form(read, unit, period) {
+        return None;
+    }
+    match context.reference() {
+        Some(reference) if asks_for(reference, &hashes_of(unit), period.copies(), hashes_of) => return None,
+        None if is_json(read) => return None,
+        _ => {}
+    }
+    let copies = period.copies();
+    Some(Place::new(read, looped[0].start, looped[looped.len() - 1].end, |share| {
+        format!("period of {} tokens, {copies} copies, {share}: `{}`", period.unit, shown(read, unit))
+    }))
+}
+
+/// The tokens of a loop. The mark that ends the sentence before it often equals the loop's own: it is left out where as many
+/// copies remain.
+fn loop_tokens(tokens: &[Token], period: Period) -> &[Token] {
+    let end = tokens.len() - period.tail;
+    let looped = &tokens[end - period.covered..end];
+    let spare = period.covered % period.unit;
+    let marks = looped.iter().take(spare).take_while(|token| token.kind == Kind::Mark).count();
+    &looped[marks..]
+}
+
+fn hashes_of(tokens: &[Token]) -> Vec<u64> {
+    tokens.iter().map(|token| token.hash).collect()
+}
+
+/// Ruled lines, table borders, dotted leaders: marks that draw, and not for ever.
+fn is_form(read: &str, unit: &[Token], period: Period) -> bool {
+    unit.iter().all(|token| token.kind == Kind::Mark && RULE_CHARS.contains(token.text(read)))
+        && period.covered < MIN_RULE_CHARS
+}
+
+fn is_json(text: &str) -> bool {
+    let text = text.trim();
+    text.starts_with(['[', '{']) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+/// Whether `reference` has at least half as many copies of `unit` as the output: then the repetition was asked for.
+fn asks_for(reference: &str, unit: &[u64], copies: usize, hashes: impl Fn(&[Token]) -> Vec<u64>) -> bool {
+    copies_in(reference, unit, hashes) * 2 >= copies
+}
+
+/// Non-overlapping occurrences of `unit` in any rotation: a loop may be cut anywhere.
+fn copies_in(reference: &str, unit: &[u64], hashes: impl Fn(&[Token]) -> Vec<u64>) -> usize {
+    let reference = hashes(&tokens(reference));
+    // Occurrences of one rotation differ from those of another by one at most, so the first is as good as any.
+    let mut joined: Vec<u64> = unit.to_vec();
+    // Separator: cannot be a hash of a token, masked or not, but for a chance of 2^-64.
+    joined.push(2);
+    joined.extend(&reference);
+    let z = z_function(&joined);
+    let (mut at, mut copies) = (unit.len() + 1, 0);
+    while at < joined.len() {
+        if z[at] >= unit.len() {
+            copies += 1;
+            at += unit.len();
+        } else {
+            at += 1;
+        }
+    }
+    if copies == 0 { 0 } else { copies + 1 }
+}
+
+fn shown(read: &str, unit: &[Token]) -> String {
+    const MAX_SHOWN_CHARS: usize = 40;
+    let text = &read[unit[0].start..unit[unit.len() - 1].end];
+    let mut shown: String = text.chars().take(MAX_SHOWN_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(MAX_SHOWN_CHARS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// A loop inside one long word, as in `lalalala…` or `010101…`: invisible to tokens.
+fn inner_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+    const MIN_CHARS: usize = 48;
+    // The longest period looked for times the copies, and more than any word or number that is one.
+    const MAX_CHARS: usize = 4096;
+    let token = tokens.iter().rev().take(MAX_TAIL_TOKENS + 1).find(|token| token.end - token.start >= MIN_CHARS)?;
+    let text = token.text(read);
+    let text = &text[text.ceil_char_boundary(text.len().saturating_sub(MAX_CHARS))..];
+    let chars: Vec<(usize, char)> = text.char_indices().collect();
+    let letters: Vec<char> = chars.iter().map(|(_, c)| *c).collect();
+    let period = suffix_period(&letters, MIN_CHARS, 0)?;
+    let start = token.end - text.len() + chars[chars.len() - period.covered].0;
+    if context.reference().is_some_and(|reference| reference.contains(&read[start..token.end])) {
+        return None;
+    }
+    let unit: String = letters[letters.len() - period.covered..][..period.unit].iter().take(40).collect();
+    Some(Place::new(read, start, token.end, |share| {
+        format!("period of {} characters, {} copies, {share}: `{unit}`", period.unit, period.copies())
+    }))
+}
+
+/// A loop with a counter that goes on past what was expected. Without a reference nobody knows how far it should go.
+fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+    let reference = context.reference()?;
+    let masked = digit_masked(tokens);
+    let period = suffix_period(&masked, MIN_COVERED_TOKENS, MAX_TAIL_TOKENS)?;
+    let looped = loop_tokens(tokens, period);
+    let unit = &looped[..period.unit];
+    let copies = period.copies();
+    let has_words = unit.iter().any(|token| token.is_wordlike());
+    if copies < MIN_COUNTED_COPIES || is_form(read, unit, period) {
+        return None;
+    }
+    let expected = copies_in(reference, &digit_masked(unit), digit_masked);
+    // Lists of bare numbers are data; they are loops only beyond the size of what was asked.
+    let allowed = if has_words { expected + expected / 4 + 1 } else { expected.max(tokens_len(reference)) + 1 };
+    (copies > allowed).then(|| {
+        Place::new(read, looped[0].start, looped[looped.len() - 1].end, |share| {
+            format!(
+                "period of {} tokens with a counter, {copies} copies where {expected} are expected, {share}: `{}`",
+                period.unit,
+                shown(read, unit)
+            )
+        })
+    })
+}
+
+fn tokens_len(text: &str) -> usize {
+    tokens(text).len()
+}
+
+/// Units that stand twice in a row, over a large part of the words.
+fn doubling(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+    let found = doubled(read, tokens).or_else(|| {
+        let tail = tokens.len().saturating_sub(DOUBLING_TAIL);
+        (tail > 0).then(|| doubled(read, &tokens[tail..])).flatten()
+    })?;
+    if let Some(reference) = context.reference()
+        && doubled(reference, &self::tokens(reference)).is_some()
+    {
+        return None;
+    }
+    let share = found.share * 100.0;
+    Some(Place {
+        start: found.start,
+        end: found.end,
+        evidence: format!("{} units doubled, {share:.0} % of the words: `{}`", found.squares, found.first),
+    })
+}
+
+struct Doubled {
+    squares: usize,
+    share: f64,
+    start: usize,
+    end: usize,
+    first: String,
+}
+
+fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
+    let words = tokens.iter().filter(|token| token.is_wordlike()).count();
+    let mut squares = 0;
+    let mut covered = 0;
+    let (mut first, mut last) = (None, 0);
+    let mut at = 0;
+    while at < tokens.len() {
+        let Some(unit) = (1..=MAX_DOUBLED_UNIT).find(|&unit| is_square(read, tokens, at, unit)) else {
+            at += 1;
+            continue;
+        };
+        squares += 1;
+        covered += 2 * unit;
+        last = at + 2 * unit - 1;
+        first.get_or_insert((at, unit));
+        at += 2 * unit;
+    }
+    let share = covered as f64 / words.max(1) as f64;
+    let (start, unit) = first?;
+    (squares >= MIN_DOUBLES && share >= MIN_DOUBLED_SHARE).then(|| Doubled {
+        squares,
+        share: share.min(1.0),
+        start: tokens[start].start,
+        end: tokens[last].end,
+        first: shown(read, &tokens[start..start + 2 * unit]),
+    })
+}
+
+/// Whether a unit of words stands twice from `at`, with nothing but blanks between its words: lists and columns repeat
+/// values across commas and lines.
+fn is_square(read: &str, tokens: &[Token], at: usize, unit: usize) -> bool {
+    let Some(both) = tokens.get(at..at + 2 * unit) else { return false };
+    (0..unit).all(|i| both[i].is_wordlike() && both[i].hash == both[i + unit].hash)
+        && both.windows(2).all(|pair| !read[pair[0].end..pair[1].start].contains('\n'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::FinishReason;
+
+    fn found(output: &str) -> Option<Finding> {
+        detect(&Context::of(output))
+    }
+
+    fn found_against(output: &str, expected: &str) -> Option<Finding> {
+        detect(&Context { expected: Some(expected), ..Context::of(output) })
+    }
+
+    /// Without a period, unlike squares and products modulo a number.
+    fn scattered(n: usize) -> usize {
+        (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) ^ (n * n)
+    }
+
+    const INTRO: &str = "The harbour office closed early that week, and the ledger was kept by two clerks in turn. ";
+
+    #[test]
+    fn a_loop_at_the_end_is_found_with_period_and_start() {
+        let text = format!("{INTRO}{}", "The ledger was kept. ".repeat(20));
+        let finding = found(&text).unwrap();
+        assert!(text[finding.start..].starts_with("The ledger was kept."), "{finding:?}");
+        assert!(finding.evidence.starts_with("period of 5 tokens, 20 copies, 8"), "{}", finding.evidence);
+        assert!(finding.severity > 0.8 && finding.severity <= 1.0);
+    }
+
+    #[test]
+    fn loops_of_every_shape_are_found() {
+        let counted: String = (1..200).map(|n| format!("Step {n}: turn the valve.\n")).collect();
+        let outputs = [
+            format!("{INTRO}{}the led", "the ledger of the clerk, ".repeat(8)),
+            format!("4829173\n{}", "4829173\n".repeat(30)),
+            "!".repeat(30) + " ok",
+            format!("{INTRO}{}", "帐本由两名职员轮流保管。".repeat(5)),
+            format!("{INTRO}{}", "ha".repeat(60)),
+            format!("{INTRO}{}", "a".repeat(60)),
+            format!("{INTRO}{}", "\n".repeat(60)),
+            format!("{INTRO}{}x", " ".repeat(300)),
+            format!("{}{}", INTRO.repeat(3).replace("two", "three"), INTRO.repeat(6)),
+            INTRO.split(' ').map(|word| format!("{word} {word} ")).collect(),
+            "两名职员轮流保管帐本".chars().map(|c| format!("{c}{c}")).collect(),
+            format!("{counted}{}", "Step 200: turn the valve.\n".repeat(10)),
+        ];
+        for output in outputs {
+            assert!(found(&output).is_some(), "{output}");
+        }
+    }
+
+    #[test]
+    fn a_counter_is_a_loop_only_past_the_expected_end() {
+        let rows = |range: std::ops::Range<u32>| -> String {
+            range.map(|n| format!("Step {n}: add {} crates.\n", n * 7 % 13)).collect()
+        };
+        assert!(found_against(&rows(1..200), &rows(1..20)).unwrap().evidence.contains("where 20 are expected"));
+        assert_eq!(found_against(&rows(1..21), &rows(1..20)), None);
+        assert_eq!(found_against(&rows(1..19), &rows(1..40)), None);
+        assert_eq!(found(&rows(1..200)), None, "without a reference nobody knows how far it should go");
+        assert!(found_against(&rows(1..40), "4829173").is_some());
+    }
+
+    #[test]
+    fn repetitive_form_is_no_loop() {
+        let objects: String =
+            (0..60).map(|n| format!("{{\"id\": {n}, \"name\": \"n{}\", \"paid\": true}},", n * 37 % 101)).collect();
+        let table: String = (0..30).map(|n| format!("| {n} | {} | yes |\n", n * 31 % 97)).collect();
+        let outputs = [
+            format!("[{}]", objects.trim_end_matches(',')),
+            "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]".into(),
+            format!("| n | value | ok |\n| --- | --- | --- |\n{table}"),
+            format!("# Title\n{}\n", "=".repeat(80)),
+            format!("Total {} 17", ".".repeat(100)),
+            (0..40).map(|n| format!("- item {}\n", ["oak", "ash", "elm", "fir", "yew"][scattered(n) % 5])).collect(),
+            "yes\nyes\nno\nyes\nyes\nno\nno\nyes\nyes\nyes\nno\nyes\n".into(),
+            "true, true, false, true, true, true, false, false, true".into(),
+            INTRO.repeat(3),
+            "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08".into(),
+            "他慢慢地走，天天看书，常常想起妈妈说过的话，渐渐明白了许多道理，心里暗暗高兴。".into(),
+            "4829173".into(),
+            String::new(),
+        ];
+        for output in outputs {
+            assert_eq!(found(&output), None, "{output}");
+        }
+    }
+
+    #[test]
+    fn repetition_that_was_asked_for_is_no_loop() {
+        let asked = "ok ".repeat(30);
+        assert_eq!(found_against(&"ok ".repeat(28), &asked), None);
+        assert!(found_against(&"ok ".repeat(400), &asked).is_some());
+        let baseline = format!("{INTRO}{}", "And then. ".repeat(30));
+        let candidate = format!("Well. {baseline}");
+        assert_eq!(detect(&Context { baseline: Some(&baseline), ..Context::of(&candidate) }), None);
+        let context = Context { finish_reason: FinishReason::Length, ..Context::of(INTRO) };
+        assert_eq!(detect(&context), None, "the limit alone is no loop");
+    }
+
+    #[test]
+    fn a_closed_json_array_is_a_loop_when_the_expected_one_is_not() {
+        let output = format!("[{}]", ["{\"id\":1,\"name\":\"oak\"}"; 40].join(","));
+        assert_eq!(found(&output), None);
+        assert!(found_against(&output, "[{\"id\":1,\"name\":\"oak\"},{\"id\":2,\"name\":\"ash\"}]").is_some());
+    }
+
+    #[test]
+    fn the_period_is_the_shortest_of_the_longest_loop() {
+        let items = |text: &str| text.bytes().collect::<Vec<u8>>();
+        let period = |text: &str| suffix_period(&items(text), 8, 0).map(|p| (p.unit, p.covered));
+        assert_eq!(period("xyabababab"), Some((2, 8)));
+        assert_eq!(period("aaaaaaaa"), Some((1, 8)));
+        assert_eq!(period("abcabcab"), None, "three copies are not four");
+        assert_eq!(period("abcdaabcdaabcdaabcdaabcda"), Some((5, 25)));
+        assert_eq!(z_function(b"aabaab"), [0, 1, 0, 3, 1, 0]);
+    }
+}

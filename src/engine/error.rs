@@ -1,0 +1,103 @@
+//! What can go wrong in the engine.
+
+use crate::engine::config::ConfigError;
+use crate::engine::kernels::KernelError;
+use crate::engine::kv_cache::CacheError;
+use crate::engine::kv_cache::codec::UnknownDtype;
+use crate::engine::threads::PoolError;
+use crate::engine::weights::WeightsError;
+
+/// Why the engine could not be built or could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The model's files.
+    #[error("model: {0}")]
+    Model(#[from] WeightsError),
+    /// RoPE scaling asked for a sequence.
+    #[error("sequence: {0}")]
+    Rope(#[from] ConfigError),
+    /// No such codec.
+    #[error(transparent)]
+    Dtype(#[from] UnknownDtype),
+    /// No such kernel, or not on this machine.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// Threads could not be started.
+    #[error(transparent)]
+    Threads(#[from] PoolError),
+    /// A chunk length that would split a key block.
+    #[error("prefill chunk of {found} tokens: must be a multiple of {multiple}, from {multiple} to {most}")]
+    PrefillChunk {
+        /// As asked for.
+        found: usize,
+        /// Keys per attention block.
+        multiple: usize,
+        /// The bound.
+        most: usize,
+    },
+    /// A budget that does not hold one sequence of the model's trained length.
+    #[error(
+        "KV cache memory of {budget} bytes is too small for one sequence of {tokens} tokens in {dtype}: {needed} bytes needed"
+    )]
+    BudgetTooSmall {
+        /// As asked for.
+        budget: u64,
+        /// For one sequence.
+        needed: u64,
+        /// The model's trained length.
+        tokens: usize,
+        /// The cache's dtype.
+        dtype: &'static str,
+    },
+    /// No free block; the sequence is as before the call, or at the end of a finished chunk.
+    #[error(transparent)]
+    CacheFull(CacheError),
+    /// The caller asked to stop; the sequence is at the end of a finished chunk.
+    #[error("interrupted")]
+    Interrupted,
+    /// A sequence that was never started, or was released.
+    #[error("sequence {id} does not exist")]
+    UnknownSequence {
+        /// Its number.
+        id: u64,
+    },
+    /// The same sequence twice in one decode step.
+    #[error("sequence {id} is twice in one step")]
+    RepeatedSequence {
+        /// Its number.
+        id: u64,
+    },
+    /// Nothing to compute.
+    #[error("no token ids given")]
+    NoTokens,
+    /// An id outside the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {vocab_size}")]
+    UnknownToken {
+        /// As given.
+        id: u32,
+        /// Ids of the model.
+        vocab_size: usize,
+    },
+    /// More positions than indices and angles are made for.
+    #[error("{position} tokens exceed the engine's bound of {most}")]
+    TooLong {
+        /// Asked for.
+        position: usize,
+        /// The bound.
+        most: usize,
+    },
+    /// A hidden state or logit became NaN or infinite: no answer may be drawn from it.
+    #[error("{place} produced values that are not finite, at or after position {position}")]
+    NotFinite {
+        /// `layer 3`, `the output layer`.
+        place: String,
+        /// First position of the batch.
+        position: usize,
+    },
+}
+
+impl From<CacheError> for EngineError {
+    fn from(error: CacheError) -> Self {
+        Self::CacheFull(error)
+    }
+}

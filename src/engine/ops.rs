@@ -1,0 +1,237 @@
+//! The arithmetic between matrix products: each function treats every row by itself, so results do not depend on what is
+//! computed together.
+
+use crate::engine::config::RopeScaling;
+
+/// Partial sums of a row; a fixed number, so that the order of additions is fixed and vector code can use it.
+const LANES: usize = 16;
+
+/// Sum of squares in a fixed order.
+fn sum_of_squares(row: &[f32]) -> f32 {
+    let (blocks, rest) = row.as_chunks::<LANES>();
+    let mut sums = [0_f32; LANES];
+    for block in blocks {
+        for (sum, value) in sums.iter_mut().zip(block) {
+            *sum += value * value;
+        }
+    }
+    sums.iter().sum::<f32>() + rest.iter().map(|value| value * value).sum::<f32>()
+}
+
+/// `x / √(mean(x²) + eps) · weight`, row by row: x, out `[n_row, weight.len()]`. Zhang & Sennrich 2019.
+pub(in crate::engine) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let width = weight.len();
+    for (row, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+        let factor = 1.0 / (sum_of_squares(row) / width as f32 + eps).sqrt();
+        for ((out, value), weight) in out.iter_mut().zip(row).zip(weight) {
+            *out = value * factor * weight;
+        }
+    }
+}
+
+/// eˣ with a relative error under 3·10⁻⁷, without branches so that loops over it become vector code.
+/// Range reduction by powers of two and a polynomial of degree 6 (Cody & Waite 1980); below −87 the result is 0.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    const ROUNDER: f32 = 12_582_912.0; // 1.5 · 2²³: adding it leaves the nearest integer in the low bits.
+    let clamped = x.clamp(-87.0, 88.0);
+    let shifted = clamped * std::f32::consts::LOG2_E + ROUNDER;
+    let power = shifted - ROUNDER;
+    // ln 2 in two parts, the first with so few bits that its product with `power` is exact.
+    let rest = clamped - power * 0.693_359_4 - power * -2.121_944_4e-4;
+    let polynomial = 1.0 / 720.0;
+    let polynomial = polynomial * rest + 1.0 / 120.0;
+    let polynomial = polynomial * rest + 1.0 / 24.0;
+    let polynomial = polynomial * rest + 1.0 / 6.0;
+    let polynomial = polynomial * rest + 0.5;
+    let polynomial = polynomial * rest + 1.0;
+    let polynomial = polynomial * rest + 1.0;
+    let scale = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
+    let scaled = polynomial * scale;
+    if x < -87.0 { 0.0 } else { scaled }
+}
+
+/// `silu(gate) · up`: gate_up `[n_row, 2, width]` → out `[n_row, width]`, silu(x) = x / (1 + e⁻ˣ).
+pub(in crate::engine) fn silu_gate(gate_up: &[f32], width: usize, out: &mut [f32]) {
+    for (pair, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
+        let (gate, up) = pair.split_at(width);
+        for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+            *out = gate / (1.0 + exp(-gate)) * up;
+        }
+    }
+}
+
+/// `x += y`.
+pub(in crate::engine) fn add(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+/// Rotary position embedding: rotates value pairs `(i, i + d/2)` of a head by `position · frequency_i`. Su et al. 2021.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::engine) struct Rope {
+    /// `[head_dim / 2]`, in f64: an f32 angle is off by a thousandth of a turn at position 128K.
+    frequencies: Vec<f64>,
+}
+
+impl Rope {
+    /// Frequencies `theta^(−2i/d)`, stretched by `scaling`.
+    pub(in crate::engine) fn new(head_dim: usize, theta: f64, scaling: RopeScaling) -> Self {
+        let d = head_dim as f64;
+        let (theta, divisor) = match scaling {
+            RopeScaling::Default => (theta, 1.0),
+            RopeScaling::Linear { factor } => (theta, factor),
+            RopeScaling::Ntk { factor } => (theta * factor.powf(d / (d - 2.0)), 1.0),
+        };
+        let frequencies = (0..head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / d) / divisor).collect();
+        Self { frequencies }
+    }
+
+    /// Appends cos, sin `[head_dim / 2]` each of one position to `table`.
+    pub(in crate::engine) fn push_angles(&self, position: usize, table: &mut RopeTable) {
+        for frequency in &self.frequencies {
+            let (sin, cos) = (position as f64 * frequency).sin_cos();
+            table.cos.push(cos as f32);
+            table.sin.push(sin as f32);
+        }
+    }
+}
+
+/// Cosines and sines of the positions of a batch: `[n_row, head_dim / 2]` each.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct RopeTable {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl RopeTable {
+    /// Rotates every head of one row: heads `[n_head, head_dim]`.
+    pub(in crate::engine) fn rotate(&self, row: usize, head_dim: usize, heads: &mut [f32]) {
+        let half = head_dim / 2;
+        let angles = row * half..(row + 1) * half;
+        let (cos, sin) = (&self.cos[angles.clone()], &self.sin[angles]);
+        for head in heads.chunks_exact_mut(head_dim) {
+            let (low, high) = head.split_at_mut(half);
+            for i in 0..half {
+                let (a, b) = (low[i], high[i]);
+                low[i] = a * cos[i] - b * sin[i];
+                high[i] = b * cos[i] + a * sin[i];
+            }
+        }
+    }
+}
+
+/// `ln Σ e^logit`, so that `logits[i] − log_sum_exp` is a log-probability. Sums in f64.
+pub fn log_sum_exp(logits: &[f32]) -> f64 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sums = [0_f64; LANES];
+    let (blocks, rest) = logits.as_chunks::<LANES>();
+    for block in blocks {
+        for (sum, logit) in sums.iter_mut().zip(block) {
+            *sum += f64::from(exp(logit - max));
+        }
+    }
+    let rest: f64 = rest.iter().map(|logit| f64::from(exp(logit - max))).sum();
+    f64::from(max) + (sums.iter().sum::<f64>() + rest).ln()
+}
+
+/// The likeliest id; the lowest of equals.
+pub fn argmax(logits: &[f32]) -> Option<u32> {
+    let best = logits.iter().enumerate().fold(None, |best: Option<(usize, f32)>, (id, logit)| match best {
+        Some((_, most)) if *logit <= most => best,
+        _ => Some((id, *logit)),
+    });
+    best.map(|(id, _)| id as u32)
+}
+
+/// The `n` likeliest ids with their logits, likeliest first, lowest id first among equals.
+pub fn top(logits: &[f32], n: usize) -> Vec<(u32, f32)> {
+    let mut best: Vec<(u32, f32)> = Vec::with_capacity(n + 1);
+    for (id, logit) in logits.iter().enumerate() {
+        if best.len() < n || best.last().is_some_and(|(_, least)| logit > least) {
+            let at = best.partition_point(|(_, other)| other >= logit);
+            best.insert(at, (id as u32, *logit));
+            best.truncate(n);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_accurate_over_its_whole_range() {
+        for step in -870_000..880_000 {
+            let x = step as f32 / 10_000.0;
+            let exact = f64::from(x).exp();
+            let relative = (f64::from(exp(x)) - exact).abs() / exact;
+            assert!(relative < 3e-7, "e^{x} is off by {relative:e}");
+        }
+        assert_eq!((exp(0.0), exp(-88.0), exp(f32::NEG_INFINITY)), (1.0, 0.0, 0.0));
+        assert!(exp(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn rms_norm_divides_by_the_root_of_the_mean_square() {
+        let x: Vec<f32> = (0..40).map(|i| i as f32 - 20.0).collect();
+        let weight = vec![2.0; 20];
+        let mut out = vec![0.0; 40];
+        rms_norm(&x, &weight, 1e-5, &mut out);
+        for (row, out) in x.chunks(20).zip(out.chunks(20)) {
+            let mean = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / 20.0;
+            for (value, out) in row.iter().zip(out) {
+                let expected = 2.0 * f64::from(*value) / (mean + 1e-5).sqrt();
+                assert!((f64::from(*out) - expected).abs() < 1e-5, "{out} {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn rope_turns_pairs_by_position_and_keeps_lengths() {
+        let mut table = RopeTable::default();
+        let rope = Rope::new(4, 100.0, RopeScaling::Default);
+        rope.push_angles(0, &mut table);
+        rope.push_angles(3, &mut table);
+        let mut head = [1.0, 2.0, 3.0, 4.0];
+        table.rotate(0, 4, &mut head);
+        assert_eq!(head, [1.0, 2.0, 3.0, 4.0]);
+        table.rotate(1, 4, &mut head);
+        let (first, second) = (3.0_f32, 0.3_f32);
+        let expected = [
+            first.cos() - 3.0 * first.sin(),
+            2.0 * second.cos() - 4.0 * second.sin(),
+            3.0 * first.cos() + first.sin(),
+            4.0 * second.cos() + 2.0 * second.sin(),
+        ];
+        head.iter().zip(expected).for_each(|(a, b)| assert!((a - b).abs() < 1e-6, "{a} {b}"));
+    }
+
+    #[test]
+    fn rope_scalings_stretch_as_defined() {
+        let plain = Rope::new(64, 10_000.0, RopeScaling::Default).frequencies;
+        let linear = Rope::new(64, 10_000.0, RopeScaling::Linear { factor: 4.0 }).frequencies;
+        let ntk = Rope::new(64, 10_000.0, RopeScaling::Ntk { factor: 4.0 }).frequencies;
+        assert!(plain.iter().zip(&linear).all(|(a, b)| (a / 4.0 - b).abs() < 1e-15));
+        assert_eq!(ntk[0], 1.0, "the fastest dimension is not touched");
+        assert!((ntk[31] - plain[31] / 4.0).abs() < 1e-12, "the slowest is stretched by the factor");
+    }
+
+    #[test]
+    fn ties_go_to_the_lowest_id() {
+        let logits = [1.0, 3.0, -2.0, 3.0, 2.0, 3.0];
+        assert_eq!(argmax(&logits), Some(1));
+        assert_eq!(top(&logits, 4), [(1, 3.0), (3, 3.0), (5, 3.0), (4, 2.0)]);
+        assert_eq!(top(&logits, 0), []);
+        assert_eq!(top(&logits, 99).len(), 6);
+        assert_eq!(argmax(&[]), None);
+    }
+
+    #[test]
+    fn log_sum_exp_survives_large_logits() {
+        assert!((log_sum_exp(&[1000.0, 1000.0]) - (1000.0 + 2_f64.ln())).abs() < 1e-9);
+        let logits: Vec<f32> = (0..100).map(|i| (i as f32 * 0.37).sin() * 9.0).collect();
+        let exact = logits.iter().map(|logit| f64::from(*logit).exp()).sum::<f64>().ln();
+        assert!((log_sum_exp(&logits) - exact).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,161 @@
+//! The judged cells: bin × task group, one family over all arms.
+
+use std::collections::BTreeMap;
+
+use crate::compare::{ArmComparison, Comparison, Delta, PairedTest};
+use crate::gate::{CellVerdict, Ruling, policy};
+use crate::sample::Bin;
+use crate::stats::{
+    adjust::holm,
+    sample_size::{exclude_drop, exclude_drop_without_change},
+};
+use crate::suite::{GatePolicy, TaskGroup};
+use crate::units::{format_percent, format_points};
+
+/// Probability of a PASS, if nothing changed, for which `pairs_needed` is meant.
+const PLANNED_POWER: f64 = 0.80;
+
+/// Level of the one-sided limit that a PASS rests on (`Delta::drop_upper`).
+const LIMIT_ALPHA: f64 = 0.05;
+
+/// Verdicts per candidate, in the comparison's order; bins ascending, then groups.
+pub(super) fn judge_cells(comparison: &Comparison, policy: &GatePolicy) -> Vec<Vec<CellVerdict>> {
+    let deltas: Vec<Vec<(TaskGroup, Bin, Delta)>> =
+        comparison.candidates.iter().map(|arm| cells_of(arm, policy)).collect();
+    let adjusted = adjusted_p(policy, &deltas);
+    deltas
+        .into_iter()
+        .enumerate()
+        .map(|(arm, cells)| {
+            cells
+                .into_iter()
+                .enumerate()
+                .map(|(cell, (group, bin, delta))| {
+                    judge_cell(policy, group, bin, delta, adjusted.get(&(arm, cell)).copied())
+                })
+                .collect()
+        })
+        .collect()
+}
+
+/// The arm's cells and those that the policy names although nothing was measured in them.
+fn cells_of(arm: &ArmComparison, policy: &GatePolicy) -> Vec<(TaskGroup, Bin, Delta)> {
+    let mut cells: BTreeMap<(Bin, TaskGroup), Delta> = policy::named_cells(policy)
+        .into_iter()
+        .map(|(bin, group)| ((bin, group), Delta::empty(group.name(), Some(bin))))
+        .collect();
+    for cell in &arm.groups {
+        if let Some(bin) = cell.delta.bin {
+            cells.insert((bin, cell.group), cell.delta.clone());
+        }
+    }
+    cells.into_iter().map(|((bin, group), delta)| (group, bin, delta)).collect()
+}
+
+/// Holm over every judged cell of the run. Cells that are shown only do not make it harder for the others: they get the
+/// value they would have in the family with everything.
+fn adjusted_p(policy: &GatePolicy, deltas: &[Vec<(TaskGroup, Bin, Delta)>]) -> BTreeMap<(usize, usize), f64> {
+    let mut judged: Vec<((usize, usize), f64, bool)> = Vec::new();
+    for (arm, cells) in deltas.iter().enumerate() {
+        for (cell, (group, bin, delta)) in cells.iter().enumerate() {
+            if let (Some(p), true) = (delta.p_worse, obstacles(policy, delta).is_empty()) {
+                judged.push(((arm, cell), p, policy::of_cell(policy, *group, *bin).required));
+            }
+        }
+    }
+    let adjust = |family: Vec<((usize, usize), f64)>| {
+        let p_values: Vec<f64> = family.iter().map(|(_, p)| *p).collect();
+        family.into_iter().map(|(place, _)| place).zip(holm(&p_values)).collect::<BTreeMap<_, _>>()
+    };
+    let mut adjusted = adjust(judged.iter().map(|(place, p, _)| (*place, *p)).collect());
+    adjusted.extend(adjust(judged.iter().filter(|(_, _, required)| *required).map(|it| (it.0, it.1)).collect()));
+    adjusted
+}
+
+/// Why a cell cannot be judged; empty when it can.
+fn obstacles(policy: &GatePolicy, delta: &Delta) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if delta.pairs == 0 {
+        return vec!["MISSING: nothing was compared here".into()];
+    }
+    if delta.pairs < u64::from(policy.min_pairs) {
+        reasons.push(format!("{} pairs, at least {} are needed to judge", delta.pairs, policy.min_pairs));
+    }
+    if delta.test == PairedTest::ClusterSignFlip && delta.haystacks < u64::from(policy.min_haystacks) {
+        reasons.push(format!("{} haystacks, at least {} are needed to judge", delta.haystacks, policy.min_haystacks));
+    }
+    if !has_power(policy, delta) {
+        reasons.push(format!(
+            "baseline accuracy {} is below {}: it has too little to lose to show damage",
+            format_percent(delta.baseline_right as f64 / delta.pairs as f64),
+            format_percent(policy.baseline_floor)
+        ));
+    }
+    reasons
+}
+
+fn has_power(policy: &GatePolicy, delta: &Delta) -> bool {
+    delta.pairs > 0 && delta.baseline_right as f64 >= policy.baseline_floor * delta.pairs as f64
+}
+
+fn judge_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin, delta: Delta, adjusted_p: Option<f64>) -> CellVerdict {
+    let rules = policy::of_cell(policy, group, bin);
+    let has_power = has_power(policy, &delta);
+    let mut reasons = obstacles(policy, &delta);
+    let drop = delta.delta.map(|delta| -delta);
+    let significant = adjusted_p.is_some_and(|p| p < policy.alpha);
+    let ruling = if !reasons.is_empty() {
+        Ruling::Inconclusive
+    } else if significant && drop.is_some_and(|drop| drop >= rules.min_effect) {
+        reasons.push(format!(
+            "the drop is significant and not below the smallest that counts ({} points)",
+            points(rules.min_effect)
+        ));
+        Ruling::Regressed
+    } else if delta.drop_upper.is_some_and(|upper| upper < rules.margin) {
+        Ruling::Pass
+    } else {
+        reasons.push(format!(
+            "a drop of up to {} points cannot be excluded; the margin is {}",
+            points(delta.drop_upper.unwrap_or(1.0)),
+            points(rules.margin)
+        ));
+        Ruling::Inconclusive
+    };
+    let pairs_needed = (ruling == Ruling::Inconclusive && (has_power || delta.pairs == 0))
+        .then(|| pairs_needed(policy, rules.margin, &delta))
+        .flatten();
+    if ruling == Ruling::Inconclusive && has_power && pairs_needed.is_none() {
+        reasons.push("the observed drop is not below the margin: more pairs alone would not make this a PASS".into());
+    }
+    if !rules.required {
+        reasons.push("shown only: not required by the policy".into());
+    }
+    CellVerdict { group, bin, ruling, adjusted_p, delta, has_power, pairs_needed, reasons }
+}
+
+/// Pairs for a PASS with [`PLANNED_POWER`] if there is no true drop, at the observed flip rate; never fewer than without any
+/// flip. Where that many pairs were asked already, the observed drop is taken for true.
+fn pairs_needed(policy: &GatePolicy, margin: f64, delta: &Delta) -> Option<u64> {
+    let least = exclude_drop_without_change(margin, LIMIT_ALPHA)?.max(u64::from(policy.min_pairs));
+    if delta.pairs == 0 {
+        return Some(least);
+    }
+    // Pairs that share haystacks say less, by their mean number per haystack in the worst case.
+    let share = delta.pairs as f64 / delta.haystacks.max(1) as f64;
+    let inflate = |pairs: u64| (pairs as f64 * share).ceil() as u64;
+    let psi = (delta.regressions + delta.fixes) as f64 / delta.pairs as f64;
+    let without_drop = inflate(exclude_drop(psi, 0.0, margin, LIMIT_ALPHA, PLANNED_POWER)?.max(least));
+    if without_drop > delta.pairs {
+        return Some(without_drop);
+    }
+    let drop = delta.delta.map_or(0.0, |delta| (-delta).max(0.0));
+    let with_drop = inflate(exclude_drop(psi, drop, margin, LIMIT_ALPHA, PLANNED_POWER)?);
+    // At least one more: what is there was not enough.
+    Some(with_drop.max(delta.pairs + 1))
+}
+
+/// Points without a sign: `5.0`.
+fn points(share: f64) -> String {
+    format_points(share).trim_start_matches('+').to_owned()
+}

@@ -1,0 +1,204 @@
+//! Verdicts in plain words.
+
+use crate::compare::{ArmComparison, Comparison};
+use crate::gate::{ArmVerdict, CellVerdict, Ruling, SymptomVerdict, policy};
+use crate::suite::GatePolicy;
+use crate::units::{format_percent, format_points};
+
+/// One sentence over all arms.
+pub(super) fn of_run(comparison: &Comparison, policy: &GatePolicy, ruling: Ruling, arms: &[ArmVerdict]) -> String {
+    if arms.is_empty() {
+        return "Nothing was compared: there is no candidate.".into();
+    }
+    let noise = noise(comparison);
+    let of_ruling: Vec<&ArmVerdict> = arms.iter().filter(|arm| arm.ruling == ruling).collect();
+    let count = if of_ruling.len() == arms.len() && arms.len() > 1 {
+        format!("All {} arms", arms.len())
+    } else {
+        format!("{} of {} {}", of_ruling.len(), arms.len(), plural(arms.len(), "arm"))
+    };
+    let Some(worst) = of_ruling.iter().copied().min_by(|left, right| severity(left).total_cmp(&severity(right))) else {
+        return noise;
+    };
+    let lead = match ruling {
+        Ruling::Regressed => format!("{count} regressed; {}", worst.sentence),
+        Ruling::Invalid => format!("{count} could not be measured; {}", worst.sentence),
+        Ruling::Inconclusive => match all_inconclusive(policy, arms) {
+            Some(sentence) => sentence,
+            None => format!("{count} inconclusive; {}", worst.sentence),
+        },
+        Ruling::Pass => format!("{count} passed; {}", worst.sentence),
+    };
+    format!("{lead}{noise}")
+}
+
+/// The A/A flip rate, where one was measured.
+fn noise(comparison: &Comparison) -> String {
+    let pooled = comparison.control.as_ref().and_then(|control| control.pooled.as_ref());
+    pooled.filter(|pooled| pooled.pairs > 0).map_or_else(String::new, |pooled| {
+        let flips = pooled.regressions + pooled.fixes;
+        let rate = format_percent(flips as f64 / pooled.pairs as f64);
+        format!(" A/A flip rate: {rate} ({flips} of {} pairs).", pooled.pairs)
+    })
+}
+
+/// The less the worse: the largest drop decides which arm is told of.
+fn severity(arm: &ArmVerdict) -> f64 {
+    let of_ruling = arm.cells.iter().filter(|cell| cell.ruling == arm.ruling);
+    of_ruling.filter_map(|cell| cell.delta.delta).fold(0.0, f64::min)
+}
+
+fn all_inconclusive(policy: &GatePolicy, arms: &[ArmVerdict]) -> Option<String> {
+    let required: Vec<&CellVerdict> = arms.iter().flat_map(|arm| required_cells(policy, arm)).collect();
+    let all = !required.is_empty() && required.iter().all(|cell| cell.ruling == Ruling::Inconclusive);
+    let needed = required.iter().filter_map(|cell| cell.pairs_needed).max().filter(|_| all)?;
+    let most = required.iter().map(|cell| cell.delta.pairs).max().unwrap_or(0);
+    Some(format!(
+        "Inconclusive: no regression was found, but none of the {} cells has enough evidence for a PASS; that would take \
+         about {needed} pairs per cell (at most {most} were measured).",
+        required.len()
+    ))
+}
+
+fn required_cells<'a>(policy: &'a GatePolicy, arm: &'a ArmVerdict) -> impl Iterator<Item = &'a CellVerdict> {
+    arm.cells.iter().filter(|cell| policy::of_cell(policy, cell.group, cell.bin).required)
+}
+
+/// One sentence over one arm.
+pub(super) fn of_arm(policy: &GatePolicy, arm: &ArmComparison, verdict: &ArmVerdict) -> String {
+    let name = &verdict.arm;
+    let told = match verdict.ruling {
+        Ruling::Invalid => invalid(verdict),
+        Ruling::Regressed => regressed(policy, verdict),
+        Ruling::Inconclusive => inconclusive(policy, verdict),
+        Ruling::Pass => passed(policy, verdict),
+    };
+    let confounded = if arm.confounded.is_some() { " Confounded: the attention backend changed, too." } else { "" };
+    format!("{name}: {told}.{confounded}")
+}
+
+fn invalid(verdict: &ArmVerdict) -> String {
+    let more = verdict.invalid.len().saturating_sub(1);
+    let first = verdict.invalid.first().map(String::as_str).unwrap_or_default();
+    if more > 0 {
+        format!("invalid, {first}, and {more} more {}", plural(more, "reason"))
+    } else {
+        format!("invalid, {first}")
+    }
+}
+
+fn regressed(policy: &GatePolicy, verdict: &ArmVerdict) -> String {
+    let cells: Vec<&CellVerdict> =
+        required_cells(policy, verdict).filter(|cell| cell.ruling == Ruling::Regressed).collect();
+    let symptoms: Vec<&SymptomVerdict> = verdict.symptoms.iter().filter(|symptom| symptom.regressed).collect();
+    let worst_cell = cells.iter().min_by(|left, right| {
+        let delta = |cell: &CellVerdict| cell.delta.delta.unwrap_or(0.0);
+        delta(left).total_cmp(&delta(right))
+    });
+    let rise = |it: &SymptomVerdict| {
+        (it.symptom.candidate as f64 - it.symptom.baseline as f64) / it.symptom.pairs.max(1) as f64
+    };
+    let worst_symptom = symptoms.iter().max_by(|left, right| {
+        // The first of equals: `max_by` would take the last.
+        rise(left).total_cmp(&rise(right)).then(std::cmp::Ordering::Greater)
+    });
+    let mut told = Vec::new();
+    if let Some(cell) = worst_cell {
+        told.push(format!("{}{}", fall(cell), and_more(cells.len(), "cell")));
+    }
+    if let Some(it) = worst_symptom {
+        let symptom = &it.symptom;
+        told.push(format!(
+            "{} at {} rose from {} to {} of {} items (adjusted p {}){}",
+            symptom.kind.name().replace('_', " "),
+            symptom.bin,
+            symptom.baseline,
+            symptom.candidate,
+            symptom.pairs,
+            p_value(it.adjusted_p),
+            and_more(symptoms.len(), "symptom")
+        ));
+    }
+    told.join("; ")
+}
+
+fn and_more(count: usize, noun: &str) -> String {
+    match count {
+        0 | 1 => String::new(),
+        more => format!(" and {} more {}", more - 1, plural(more - 1, noun)),
+    }
+}
+
+/// `8K retrieval fell from 91.7 % to 58.3 % (−33.3 points, 95 % CI −49.1…−17.6, adjusted p 0.003)`.
+fn fall(cell: &CellVerdict) -> String {
+    let p = cell.adjusted_p.map(|p| format!(", adjusted p {}", p_value(p))).unwrap_or_default();
+    format!("{} fell from {} ({}{p})", place(cell), shares(cell), change(cell))
+}
+
+fn place(cell: &CellVerdict) -> String {
+    format!("{} {}", cell.bin, cell.group.name().replace('_', " "))
+}
+
+fn shares(cell: &CellVerdict) -> String {
+    let pairs = cell.delta.pairs.max(1) as f64;
+    let share = |right: u64| format_percent(right as f64 / pairs);
+    format!("{} to {}", share(cell.delta.baseline_right), share(cell.delta.candidate_right))
+}
+
+fn change(cell: &CellVerdict) -> String {
+    let delta = format!("{} points", format_points(cell.delta.delta.unwrap_or(0.0)));
+    let interval =
+        cell.delta.interval.map(|(low, high)| format!(", 95 % CI {}…{}", format_points(low), format_points(high)));
+    format!("{delta}{}", interval.unwrap_or_default())
+}
+
+fn inconclusive(policy: &GatePolicy, verdict: &ArmVerdict) -> String {
+    let total = required_cells(policy, verdict).count();
+    let open: Vec<&CellVerdict> =
+        required_cells(policy, verdict).filter(|cell| cell.ruling == Ruling::Inconclusive).collect();
+    let Some(worst) = open.iter().min_by(|left, right| {
+        let delta = |cell: &CellVerdict| cell.delta.delta.unwrap_or(0.0);
+        delta(left).total_cmp(&delta(right))
+    }) else {
+        return "inconclusive, no cell is judged".into();
+    };
+    let reason = worst.reasons.first().map(String::as_str).unwrap_or_default();
+    let needed = worst.pairs_needed.map_or_else(String::new, |needed| {
+        format!("; a PASS would take about {needed} pairs, there are {}", worst.delta.pairs)
+    });
+    let measured = if worst.delta.pairs > 0 { format!(" ({})", change(worst)) } else { String::new() };
+    format!(
+        "inconclusive in {} of {total} {}; {}{measured}: {reason}{needed}",
+        open.len(),
+        plural(total, "cell"),
+        place(worst)
+    )
+}
+
+fn passed(policy: &GatePolicy, verdict: &ArmVerdict) -> String {
+    let cells: Vec<&CellVerdict> = required_cells(policy, verdict).collect();
+    let upper = |cell: &CellVerdict| cell.delta.drop_upper.unwrap_or(1.0);
+    let Some(worst) = cells.iter().copied().reduce(|worst, cell| if upper(cell) > upper(worst) { cell } else { worst })
+    else {
+        return "passed".into();
+    };
+    format!(
+        "every drop is below its margin in all {} {}; least certain is {}, from {} ({}, a drop of at most {} points with \
+         95 % confidence)",
+        cells.len(),
+        plural(cells.len(), "cell"),
+        place(worst),
+        shares(worst),
+        change(worst),
+        format_points(upper(worst)).trim_start_matches('+')
+    )
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    if count == 1 { noun.into() } else { format!("{noun}s") }
+}
+
+/// Three decimals, or what is needed to see it at all.
+fn p_value(p: f64) -> String {
+    if p >= 0.0005 { format!("{p:.3}") } else { format!("{p:.0e}") }
+}

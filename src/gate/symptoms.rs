@@ -1,0 +1,33 @@
+//! Symptoms: does the arm loop, stop early or garble more often than the baseline on the same prompts?
+
+use crate::compare::Comparison;
+use crate::gate::SymptomVerdict;
+use crate::stats::adjust::holm;
+use crate::suite::GatePolicy;
+
+/// Verdicts per candidate, in the comparison's order. The family is symptoms × bins × arms, without the places where no pair
+/// differs: given that, they cannot reject whatever the arm does, so they need no share of α (Tarone 1990).
+pub(super) fn judge_symptoms(comparison: &Comparison, policy: &GatePolicy) -> Vec<Vec<SymptomVerdict>> {
+    let mut verdicts: Vec<Vec<SymptomVerdict>> = comparison
+        .candidates
+        .iter()
+        .map(|arm| {
+            let judged = arm.symptoms.iter().filter(|symptom| {
+                symptom.pairs >= u64::from(policy.min_pairs) && symptom.appeared + symptom.vanished > 0
+            });
+            judged
+                .map(|symptom| SymptomVerdict { symptom: symptom.clone(), adjusted_p: 1.0, regressed: false })
+                .collect()
+        })
+        .collect();
+    let p_values: Vec<f64> = verdicts.iter().flatten().map(|verdict| verdict.symptom.p_rise).collect();
+    for (verdict, adjusted_p) in verdicts.iter_mut().flatten().zip(holm(&p_values)) {
+        let symptom = &verdict.symptom;
+        let rise = symptom.candidate.saturating_sub(symptom.baseline);
+        verdict.adjusted_p = adjusted_p;
+        verdict.regressed = adjusted_p < policy.alpha
+            && rise >= u64::from(policy.symptom_min_items)
+            && rise as f64 >= policy.symptom_min_rise * symptom.pairs as f64;
+    }
+    verdicts
+}

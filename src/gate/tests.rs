@@ -1,0 +1,384 @@
+//! Rulings, their reasons and their words.
+
+use crate::compare::{
+    ArmComparison, Comparison, compare,
+    fixtures::{manifest, record, sample},
+};
+use crate::gate::{ArmVerdict, GateError, Ruling, judge, overview};
+use crate::hint::Hint as _;
+use crate::record::{Record, samples::SampleRecord};
+use crate::sample::{Bin, Finding, FindingKind, Outcome};
+use crate::setup::{Arm, Evidence};
+use crate::suite::{CellPolicy, GatePolicy};
+
+/// A baseline that is right everywhere against an arm of which `wrong` of `n` items per bin are wrong. Every log-probability
+/// of the arm differs a little, as it does with a quantized cache.
+fn pair(bins: &[(u32, u32, u32)], dtype: &str) -> (Record, Record) {
+    let samples = |is_arm: bool| -> Vec<SampleRecord> {
+        bins.iter()
+            .flat_map(|&(bin, n, wrong)| (0..n).map(move |i| sample("needle", bin, i, !is_arm || i >= wrong)))
+            .collect()
+    };
+    let (ours, mut theirs) = (samples(false), samples(true));
+    for sample in &mut theirs {
+        let nll = &mut sample.completion.as_mut().unwrap().answer_nll;
+        *nll = nll.map(|nll| nll + 0.001);
+    }
+    let planned = ours.len() as u64;
+    (
+        Record { manifest: manifest(Arm::baseline("bfloat16"), planned), samples: ours },
+        Record { manifest: manifest(Arm::candidate(dtype), planned), samples: theirs },
+    )
+}
+
+fn compared(bins: &[(u32, u32, u32)]) -> Comparison {
+    let (base, arm) = pair(bins, "fp8_e5m2");
+    compare(&base, None, &[arm]).unwrap()
+}
+
+fn judged(comparison: &Comparison) -> ArmVerdict {
+    judge(comparison, &GatePolicy::default()).unwrap().arms.remove(0)
+}
+
+fn server(record: &mut Record) {
+    record.manifest.resolved.engine = Evidence::known("vLLM 0.11.0".into(), "/version");
+    record.manifest.resolved.kernel = Evidence::unknown("not said");
+    for sample in &mut record.samples {
+        if let Some(completion) = &mut sample.completion {
+            completion.answer_nll = None;
+        }
+    }
+}
+
+#[test]
+fn a_big_drop_in_one_bin_regresses_and_is_told_with_its_numbers() {
+    let comparison = compared(&[(2048, 60, 0), (8192, 24, 8)]);
+    let verdict = judge(&comparison, &GatePolicy::default()).unwrap();
+    assert_eq!(verdict.ruling, Ruling::Regressed);
+    let arm = &verdict.arms[0];
+    assert_eq!(arm.cells.iter().map(|cell| cell.ruling).collect::<Vec<_>>(), [Ruling::Pass, Ruling::Regressed]);
+    // One-sided 2⁻⁸, times two cells.
+    assert_eq!(arm.cells[1].adjusted_p, Some(2.0 / 256.0));
+    let told = "fp8_e5m2: 8K retrieval fell from 100.0 % to 66.7 % (−33.3 points, 95 % CI −53.";
+    assert!(verdict.sentence.contains(told), "{}", verdict.sentence);
+    assert!(verdict.sentence.starts_with("1 of 1 arm regressed") && verdict.sentence.contains("adjusted p 0.008"));
+    let table = overview(&comparison, &verdict);
+    assert_eq!(table.rows.len(), 2);
+    let lines = table.rows_of_text();
+    assert_eq!(lines[0], ["bin", "bfloat16 (baseline)", "fp8_e5m2"]);
+    assert_eq!(lines[1], ["2K", "100.0 % (n 60)", "100.0 % (0.0) ✓"]);
+    assert_eq!(lines[2], ["8K", "100.0 % (n 24)", "66.7 % (−33.3) ✗"]);
+    assert_eq!(lines[3], ["verdict", "", "✗ REGRESSED"]);
+}
+
+#[test]
+fn pass_takes_52_clean_pairs_in_every_cell() {
+    assert_eq!(judged(&compared(&[(2048, 52, 0), (8192, 60, 0)])).ruling, Ruling::Pass);
+    let short = judged(&compared(&[(2048, 51, 0), (8192, 60, 0)]));
+    assert_eq!(short.ruling, Ruling::Inconclusive);
+    assert_eq!(short.cells[0].pairs_needed, Some(52));
+    assert!(short.sentence.contains("inconclusive in 1 of 2 cells; 2K retrieval"), "{}", short.sentence);
+    let verdict = judge(&compared(&[(2048, 24, 0)]), &GatePolicy::default()).unwrap();
+    assert!(verdict.sentence.contains("about 52 pairs per cell (at most 24"), "{}", verdict.sentence);
+    let passed = judged(&compared(&[(2048, 52, 0)]));
+    assert!(passed.sentence.contains("a drop of at most 4.9 points"), "{}", passed.sentence);
+}
+
+#[test]
+fn the_number_of_pairs_follows_the_flips() {
+    // Two flips either way among 40: the flip rate is 10 %, so 248 pairs.
+    let (mut base, mut arm) = pair(&[(2048, 40, 2)], "fp8_e4m3");
+    for i in [10, 11] {
+        base.samples[i] = sample("needle", 2048, i as u32, false);
+        arm.samples[i].completion.as_mut().unwrap().answer_nll = Some(0.9);
+    }
+    let cell = &judged(&compare(&base, None, &[arm]).unwrap()).cells[0];
+    assert_eq!((cell.ruling, cell.delta.regressions, cell.delta.fixes), (Ruling::Inconclusive, 2, 2));
+    assert_eq!(cell.pairs_needed, Some(248));
+    // A drop beyond the margin that is not significant: more pairs will not make it a PASS.
+    let cell = &judged(&compared(&[(2048, 24, 3)])).cells[0];
+    assert_eq!(cell.ruling, Ruling::Inconclusive);
+    assert!(cell.pairs_needed.is_some_and(|pairs| pairs > 24));
+}
+
+#[test]
+fn too_few_pairs_or_haystacks_or_a_low_baseline_cannot_be_judged() {
+    let few = judged(&compared(&[(2048, 19, 19)]));
+    assert_eq!((few.ruling, few.cells[0].adjusted_p), (Ruling::Inconclusive, None));
+    assert!(few.cells[0].reasons[0].contains("19 pairs"));
+    let share = |mut record: Record, per_haystack: u32| {
+        for sample in &mut record.samples {
+            sample.haystack_id = format!("hay-{}", sample.index / per_haystack);
+        }
+        record
+    };
+    let (base, arm) = pair(&[(2048, 72, 0)], "fp8_e4m3");
+    let clustered = compare(&share(base.clone(), 8), None, &[share(arm.clone(), 8)]).unwrap();
+    assert!(judged(&clustered).cells[0].reasons[0].contains("9 haystacks"), "{:?}", judged(&clustered).cells[0]);
+    // 18 clean haystacks of four are not 72 independent pairs.
+    let clustered = judged(&compare(&share(base, 4), None, &[share(arm, 4)]).unwrap());
+    assert_eq!((clustered.ruling, clustered.cells[0].pairs_needed), (Ruling::Inconclusive, Some(208)));
+    let right: Vec<bool> = (0..60).map(|i| i % 2 == 0).collect();
+    let base = record(Arm::baseline("bfloat16"), 2048, &right);
+    let mut arm = record(Arm::candidate("fp8_e4m3"), 2048, &[false; 60]);
+    arm.samples[0].completion.as_mut().unwrap().answer_nll = Some(2.0);
+    let low = judged(&compare(&base, None, &[arm]).unwrap());
+    assert_eq!((low.ruling, low.cells[0].has_power), (Ruling::Inconclusive, false));
+    assert!(low.cells[0].reasons[0].contains("baseline accuracy 50.0 % is below 60.0 %"));
+}
+
+#[test]
+fn a_significant_drop_below_the_smallest_that_counts_does_not_fail() {
+    let policy = GatePolicy { min_effect: 0.05, ..GatePolicy::default() };
+    let comparison = compared(&[(2048, 400, 12)]);
+    let verdict = judge(&comparison, &policy).unwrap();
+    assert_eq!(verdict.ruling, Ruling::Pass, "{}", verdict.sentence);
+    assert!(verdict.arms[0].cells[0].adjusted_p.unwrap() < 0.001);
+    assert_eq!(judged(&comparison).ruling, Ruling::Regressed);
+}
+
+#[test]
+fn holm_counts_the_cells_of_all_arms() {
+    let (base, arm) = pair(&[(2048, 60, 5)], "fp8_e4m3");
+    let mut second = pair(&[(2048, 60, 0)], "fp8_e5m2").1;
+    let alone = compare(&base, None, std::slice::from_ref(&arm)).unwrap();
+    assert_eq!(judged(&alone).ruling, Ruling::Regressed, "p = 1/32");
+    let both = compare(&base, None, &[arm.clone(), second.clone()]).unwrap();
+    let verdict = judge(&both, &GatePolicy::default()).unwrap();
+    assert_eq!(verdict.arms[0].cells[0].adjusted_p, Some(2.0 / 32.0));
+    assert_eq!(verdict.ruling, Ruling::Inconclusive);
+    // The other order gives every arm the same verdict.
+    let turned = judge(&compare(&base, None, &[second.clone(), arm]).unwrap(), &GatePolicy::default()).unwrap();
+    assert_eq!((&turned.arms[1], &turned.arms[0]), (&verdict.arms[0], &verdict.arms[1]));
+    assert_eq!(turned.sentence, verdict.sentence);
+    // One broken arm does not hide that the other regressed.
+    second.manifest.resolved.kv_cache_dtype = Evidence::known("bfloat16".into(), "log line 9");
+    let bad = pair(&[(2048, 60, 9)], "fp8_e4m3").1;
+    let mixed = judge(&compare(&base, None, &[bad, second]).unwrap(), &GatePolicy::default()).unwrap();
+    assert_eq!(mixed.arms.iter().map(|arm| arm.ruling).collect::<Vec<_>>(), [Ruling::Regressed, Ruling::Invalid]);
+    assert_eq!(mixed.ruling, Ruling::Regressed);
+}
+
+fn policy_with(key: &str, cell: CellPolicy) -> GatePolicy {
+    GatePolicy { cells: [(key.to_owned(), cell)].into(), ..GatePolicy::default() }
+}
+
+#[test]
+fn exceptions_hold_for_their_cells_alone() {
+    let comparison = compared(&[(2048, 60, 0), (8192, 60, 9)]);
+    let optional = CellPolicy { required: Some(false), ..CellPolicy::default() };
+    let verdict = judge(&comparison, &policy_with("retrieval/8k", optional.clone())).unwrap();
+    assert_eq!(verdict.ruling, Ruling::Pass);
+    assert_eq!(verdict.arms[0].cells[1].ruling, Ruling::Regressed, "shown all the same");
+    let wide = CellPolicy { max_drop: Some(0.3), min_effect: Some(0.2), ..CellPolicy::default() };
+    assert_eq!(judge(&comparison, &policy_with("retrieval", wide.clone())).unwrap().ruling, Ruling::Pass);
+    let mut policy = policy_with("retrieval", wide);
+    policy.cells.insert("retrieval/8K".into(), CellPolicy { min_effect: Some(0.02), ..CellPolicy::default() });
+    assert_eq!(judge(&comparison, &policy).unwrap().ruling, Ruling::Regressed, "the particular one wins");
+    let nothing_left = judge(&comparison, &policy_with("retrieval", optional)).unwrap();
+    assert_eq!(nothing_left.ruling, Ruling::Inconclusive, "nothing to judge is not a pass");
+}
+
+#[test]
+fn what_does_not_exist_is_named_and_what_is_missing_never_passes() {
+    let comparison = compared(&[(2048, 60, 0)]);
+    let unknown = judge(&comparison, &policy_with("retreival", CellPolicy::default())).unwrap_err();
+    assert!(unknown.to_string().contains("no task group `retreival`"));
+    assert_eq!(unknown.hints(), ["did you mean `retrieval`?"]);
+    let unknown = judge(&comparison, &policy_with("retrieval/8K", CellPolicy::default())).unwrap_err();
+    assert!(matches!(unknown, GateError::Unknown { what: "bin", .. }), "{unknown}");
+    for policy in [
+        GatePolicy { alpha: f64::NAN, ..GatePolicy::default() },
+        GatePolicy { margin: 5.0, ..GatePolicy::default() },
+        GatePolicy { min_effect: -0.1, ..GatePolicy::default() },
+    ] {
+        assert!(matches!(judge(&comparison, &policy), Err(GateError::OutOfRange { .. })));
+    }
+    // Two groups in two bins, but this group only in one of them: named, so it is missed.
+    let (mut base, mut arm) = pair(&[(2048, 60, 0), (8192, 60, 0)], "fp8_e4m3");
+    for record in [&mut base, &mut arm] {
+        for sample in record.samples.iter_mut().filter(|sample| sample.bin == Bin(8192)) {
+            sample.task = "chain".into();
+        }
+    }
+    let comparison = compare(&base, None, &[arm]).unwrap();
+    assert_eq!(judged(&comparison).ruling, Ruling::Pass);
+    let verdict = judge(&comparison, &policy_with("tracing/2K", CellPolicy::default())).unwrap();
+    assert_eq!(verdict.ruling, Ruling::Inconclusive);
+    assert!(verdict.sentence.contains("MISSING"), "{}", verdict.sentence);
+}
+
+#[test]
+fn symptoms_fail_an_arm_whose_scores_are_clean() {
+    let (base, mut arm) = pair(&[(2048, 60, 0), (8192, 60, 0)], "fp8_e5m2");
+    let looped = Finding { kind: FindingKind::Repetition, severity: 0.5, start: 0, end: 4, evidence: "loop".into() };
+    for sample in &mut arm.samples[60..68] {
+        sample.findings = vec![looped.clone()];
+    }
+    let comparison = compare(&base, None, std::slice::from_ref(&arm)).unwrap();
+    let verdict = judge(&comparison, &GatePolicy::default()).unwrap();
+    assert_eq!(verdict.ruling, Ruling::Regressed);
+    assert!(
+        verdict.sentence.contains("repetition at 8K rose from 0 to 8 of 60 items (adjusted p 0.004)"),
+        "{}",
+        verdict.sentence
+    );
+    assert_eq!(verdict.arms[0].symptoms.len(), 1, "a bin without a change is no test");
+    assert_eq!(overview(&comparison, &verdict).rows[1].cells[0].text(), "100.0 % (0.0) ✗ repetition");
+    for sample in &mut arm.samples[62..68] {
+        sample.findings.clear();
+    }
+    assert_eq!(judged(&compare(&base, None, &[arm]).unwrap()).ruling, Ruling::Pass, "two items are no finding");
+}
+
+fn reasons(comparison: &Comparison) -> Vec<String> {
+    let verdict = judged(comparison);
+    assert_eq!(verdict.ruling == Ruling::Invalid, !verdict.invalid.is_empty());
+    verdict.invalid
+}
+
+fn one_reason(base: &Record, control: Option<&Record>, arm: &Record, wanted: &str) {
+    let reasons = reasons(&compare(base, control, std::slice::from_ref(arm)).unwrap());
+    assert!(reasons.len() == 1 && reasons[0].contains(wanted), "{wanted}: {reasons:?}");
+}
+
+#[test]
+fn a_broken_measurement_is_invalid_whatever_the_scores_say() {
+    let (base, arm) = pair(&[(2048, 100, 40)], "fp8_e4m3");
+    let edit = |change: &dyn Fn(&mut Record)| {
+        let mut arm = arm.clone();
+        change(&mut arm);
+        arm
+    };
+    one_reason(&base, None, &edit(&|arm| drop(arm.samples.pop())), "not complete: 99 of 100");
+    let errors = edit(&|arm| {
+        for sample in &mut arm.samples[..3] {
+            sample.outcome = Outcome::Error;
+            sample.completion = None;
+            sample.score = None;
+        }
+    });
+    one_reason(&base, None, &errors, "97.0 % of the items are valid");
+    let fallback = edit(&|arm| arm.manifest.resolved.kv_cache_dtype = Evidence::known("fp8_e5m2".into(), "log line 3"));
+    one_reason(&base, None, &fallback, "fp8_e4m3 was asked for, but fp8_e5m2 is in effect (log line 3)");
+    let unknown = edit(&|arm| arm.manifest.resolved.kv_cache_dtype = Evidence::unknown("no log"));
+    one_reason(&base, None, &unknown, "not known (looked at: no log)");
+    let alias = edit(&|arm| arm.manifest.resolved.kv_cache_dtype = Evidence::known("fp8".into(), "log"));
+    assert_eq!(judged(&compare(&base, None, &[alias]).unwrap()).ruling, Ruling::Regressed);
+    let same_size = edit(&|arm| arm.manifest.resolved.kv_bytes_per_token = Evidence::known(100.0, "test"));
+    one_reason(&base, None, &same_size, "takes 100 bytes per token; 50");
+    let engine = edit(&|arm| arm.manifest.resolved.engine = Evidence::known("kvgauge embedded-two".into(), "test"));
+    one_reason(&base, None, &engine, "not comparable: engine");
+    let (mut quantized, _) = (base.clone(), ());
+    quantized.manifest.resolved.kv_cache_dtype = Evidence::known("fp8".into(), "log");
+    let found = reasons(&compare(&quantized, None, &[arm]).unwrap());
+    assert!(found.iter().any(|reason| reason.contains("baseline `bfloat16` runs with a quantized cache")), "{found:?}");
+}
+
+#[test]
+fn an_arm_that_changed_nothing_was_not_treated() {
+    let (base, mut arm) = pair(&[(8192, 60, 0)], "fp8_e4m3");
+    assert_eq!(judged(&compare(&base, None, std::slice::from_ref(&arm)).unwrap()).ruling, Ruling::Pass);
+    for (sample, base) in arm.samples.iter_mut().zip(&base.samples) {
+        sample.completion = base.completion.clone();
+    }
+    let found = reasons(&compare(&base, None, std::slice::from_ref(&arm)).unwrap());
+    assert!(found[0].contains("all 60 answer log-probabilities") && found[1].contains("byte for byte"), "{found:?}");
+    // The same dtype is a second A/A arm, and may well be equal.
+    let mut replica = arm.clone();
+    replica.manifest.arm = Arm { name: "bfloat16.2".into(), ..Arm::candidate("bfloat16") };
+    replica.manifest.resolved = base.manifest.resolved.clone();
+    assert_eq!(judged(&compare(&base, None, std::slice::from_ref(&replica)).unwrap()).ruling, Ruling::Pass);
+    replica.samples[0] = sample("needle", 8192, 0, false);
+    one_reason(&base, None, &replica, "has the baseline's dtype on a deterministic engine");
+}
+
+#[test]
+fn servers_need_a_measured_noise_and_deterministic_engines_have_none() {
+    let (mut base, mut arm) = pair(&[(2048, 60, 0), (8192, 60, 0)], "fp8_e4m3");
+    let mut control = base.clone();
+    control.manifest.arm = Arm::control("bfloat16");
+    let clean = compare(&base, Some(&control), std::slice::from_ref(&arm)).unwrap();
+    let verdict = judge(&clean, &GatePolicy::default()).unwrap();
+    assert_eq!(verdict.ruling, Ruling::Pass);
+    assert!(verdict.sentence.contains("A/A flip rate: 0.0 % (0 of 120 pairs)"), "{}", verdict.sentence);
+    control.samples[3] = sample("needle", 2048, 3, false);
+    one_reason(
+        &base,
+        Some(&control),
+        &arm,
+        "`bfloat16.aa` differs from the baseline on a deterministic engine (1 of 120",
+    );
+    for record in [&mut base, &mut arm, &mut control] {
+        server(record);
+    }
+    arm.samples[70].completion.as_mut().unwrap().text.push('!');
+    let measured = judge(&compare(&base, Some(&control), std::slice::from_ref(&arm)).unwrap(), &GatePolicy::default());
+    let measured = measured.unwrap();
+    assert_eq!(measured.ruling, Ruling::Pass, "{}", measured.sentence);
+    assert!(measured.sentence.contains("A/A flip rate: 0.8 %"));
+    one_reason(&base, None, &arm, "the server's own noise is not known");
+    arm.samples[70].completion.as_mut().unwrap().text.pop();
+    one_reason(&base, Some(&control), &arm, "all 60 outputs of 8K tokens and more equal");
+}
+
+#[test]
+fn rehearsals_with_scripted_answers_have_no_cache_to_check() {
+    let (mut base, mut arm) = pair(&[(8192, 60, 0)], "fp8_e4m3");
+    for record in [&mut base, &mut arm] {
+        server(record);
+        record.manifest.resolved.engine = Evidence::known("kvgauge scripted 0.1.0".into(), "built in");
+        record.manifest.resolved.kv_cache_dtype = Evidence::unknown("there is no cache");
+    }
+    assert_eq!(judged(&compare(&base, None, &[arm]).unwrap()).ruling, Ruling::Pass);
+}
+
+#[test]
+fn confounded_arms_say_so() {
+    let (base, mut arm) = pair(&[(8192, 60, 20)], "fp8_e4m3");
+    arm.manifest.resolved.attention_backend = Evidence::known("OTHER".into(), "log");
+    let verdict = judged(&compare(&base, None, &[arm]).unwrap());
+    assert_eq!(verdict.ruling, Ruling::Regressed);
+    assert!(verdict.sentence.ends_with("Confounded: the attention backend changed, too."), "{}", verdict.sentence);
+}
+
+#[test]
+fn nothing_and_next_to_nothing_never_pass_and_never_break() {
+    for n in 0..3 {
+        let (mut base, mut arm) = pair(&[(2048, 3, 0)], "fp8_e4m3");
+        arm.samples.truncate(n);
+        arm.manifest.planned_items = n as u64;
+        base.manifest.planned_items = n as u64;
+        let comparison = compare(&base, None, &[arm]).unwrap();
+        let verdict = judge(&comparison, &GatePolicy::default()).unwrap();
+        assert_ne!(verdict.ruling, Ruling::Pass);
+        assert!(!format!("{comparison:?}{verdict:?}").contains("NaN"), "{n}");
+        assert!(!verdict.sentence.is_empty());
+    }
+    let (base, _) = pair(&[(2048, 3, 0)], "fp8_e4m3");
+    let verdict = judge(&compare(&base, None, &[]).unwrap(), &GatePolicy::default()).unwrap();
+    assert_eq!((verdict.ruling, verdict.arms.len()), (Ruling::Inconclusive, 0));
+}
+
+#[test]
+fn the_worst_ruling_of_a_run_is_in_the_stated_order() {
+    assert!(Ruling::Pass < Ruling::Inconclusive && Ruling::Inconclusive < Ruling::Invalid);
+    assert!(Ruling::Invalid < Ruling::Regressed);
+    let all: Vec<&str> = [Ruling::Pass, Ruling::Inconclusive, Ruling::Invalid, Ruling::Regressed]
+        .map(Ruling::symbol)
+        .into_iter()
+        .collect();
+    assert_eq!(all, ["✓", "?", "!", "✗"]);
+}
+
+#[test]
+fn a_control_is_never_judged() {
+    let (base, arm) = pair(&[(2048, 60, 0)], "fp8_e4m3");
+    let mut control = base.clone();
+    control.manifest.arm = Arm::control("bfloat16");
+    let comparison = compare(&base, Some(&control), &[arm]).unwrap();
+    let verdict = judge(&comparison, &GatePolicy::default()).unwrap();
+    assert_eq!(verdict.arms.len(), 1);
+    let control: &ArmComparison = comparison.control.as_ref().unwrap();
+    assert_eq!(control.groups.len(), 1);
+}

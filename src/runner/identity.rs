@@ -1,0 +1,60 @@
+//! What makes two runs comparable: the manifest of an arm.
+
+use std::collections::BTreeMap;
+
+use crate::record::manifest::{self, FORMAT, Manifest, RunStatus};
+use crate::scorers;
+use crate::setup::Arm;
+use crate::suite::{Plan, Suite};
+use crate::targets::Target;
+
+/// The header of the record of `arm` on `target`. `environment` holds machine facts, which are shown and never compared.
+pub fn manifest(
+    suite: &Suite,
+    plan: &Plan,
+    arm: &Arm,
+    target: &dyn Target,
+    environment: BTreeMap<String, String>,
+) -> Manifest {
+    let plan_fields = plan_fields(suite, plan, target);
+    Manifest {
+        format: FORMAT,
+        tool_version: env!("CARGO_PKG_VERSION").into(),
+        suite: suite.name.clone(),
+        plan_hash: manifest::plan_hash(&plan_fields, arm),
+        plan: plan_fields,
+        arm: arm.clone(),
+        model: target.model().clone(),
+        resolved: target.resolved(),
+        environment,
+        planned_items: plan.item_count() as u64,
+        status: RunStatus::Started,
+    }
+}
+
+/// The comparability fields: equal in every arm of a comparison, but for `items` of an A/A arm that runs on fewer bins.
+fn plan_fields(suite: &Suite, plan: &Plan, target: &dyn Target) -> BTreeMap<String, String> {
+    let model = target.model();
+    let mut fields = suite.versions();
+    fields.insert("suite".into(), suite.fingerprint());
+    fields.insert("items".into(), items_hash(plan));
+    fields.insert("seed".into(), suite.seed.to_string());
+    for scorer in scorers::SCORERS {
+        fields.insert(format!("scorer.{}", scorer.name), scorer.version.to_string());
+    }
+    fields.insert("model".into(), model.name.clone());
+    fields.insert("weights".into(), model.weights.clone());
+    fields.insert("tokenizer".into(), model.tokenizer.clone());
+    fields.insert("chat_template".into(), model.chat_template.clone());
+    fields.insert("rope".into(), model.rope.clone());
+    for (name, value) in target.decoding() {
+        fields.insert(name.into(), value);
+    }
+    fields
+}
+
+fn items_hash(plan: &Plan) -> String {
+    let ids: Vec<&str> =
+        plan.groups.iter().flat_map(|group| group.items.iter().map(|item| item.item_id.as_str())).collect();
+    crate::rng::hash_name(&ids).to_hex().to_string()
+}

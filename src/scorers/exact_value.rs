@@ -1,0 +1,335 @@
+//! One value, exact: 1 or 0.
+//!
+//! The value is looked for in the first line that says something, behind a lead-in such as `The number is`. Any other value
+//! of the same kind in that line makes it wrong: an answer that names two numbers has not decided. Later lines are not
+//! looked at, because short models tend to go on talking after the answer.
+
+use crate::sample::{Completion, Distractor, FaultKind, Gold, Item, Score};
+use crate::scorers::answer_text::{bare, content_lines, is_announcement, nearness, without_marker};
+use crate::scorers::{clipped, empty, fault, right, seen, wrong};
+
+/// Longest part of the answer line that is read: a line-less loop must not cost time.
+const MAX_LINE_BYTES: usize = 64 * 1024;
+
+pub(super) fn score(item: &Item, completion: &Completion) -> Score {
+    let (value, distractors) = match &item.expected.gold {
+        Gold::Value { value, distractors } => (value.trim(), distractors.as_slice()),
+        _ => (item.expected.answer.trim(), &[][..]),
+    };
+    if completion.text.trim() == value || completion.text.trim() == item.expected.answer.trim() {
+        return right(value);
+    }
+    let Some(line) = answer_line(&completion.text) else { return empty() };
+    if is_code(value) { score_code(item, value, distractors, line) } else { score_phrase(value, distractors, line) }
+}
+
+/// The first line that says something; an announcement is passed over when another line follows.
+fn answer_line(text: &str) -> Option<&str> {
+    let mut lines = content_lines(text).filter(|line| line.chars().any(char::is_alphanumeric));
+    let first = lines.next()?;
+    let line = if is_announcement(first) { lines.next().unwrap_or(first) } else { first };
+    let line = &line[..line.floor_char_boundary(MAX_LINE_BYTES)];
+    Some(without_marker(line))
+}
+
+/// Numbers, hexadecimal strings and identifiers: one word with a digit in it.
+fn is_code(value: &str) -> bool {
+    value.bytes().any(|byte| byte.is_ascii_digit()) && value.chars().all(|c| is_code_char(c) || c == '.')
+}
+
+fn is_code_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
+}
+
+fn score_code(item: &Item, value: &str, distractors: &[Distractor], line: &str) -> Score {
+    let codes = codes_in(line, value, |code| {
+        question(item).contains(code) && distractors.iter().all(|other| other.value.trim() != code)
+    });
+    let others: Vec<&String> = codes.iter().filter(|code| *code != value).collect();
+    match (codes.len() > others.len(), others.first()) {
+        (true, None) => right(value),
+        (true, Some(other)) => {
+            let whose = owner(distractors, other).map(|owner| format!(", {owner}")).unwrap_or_default();
+            wrong(0.0, line, vec![fault(FaultKind::Extra, format!("also says {}{whose}", seen(other)))])
+        }
+        (false, Some(_)) => name_wrong_value(value, distractors, &others, line),
+        (false, None) => wrong(0.0, line, vec![fault(FaultKind::WrongValue, format!("no value in `{}`", seen(line)))]),
+    }
+}
+
+/// The end of the last message, where the question stands.
+fn question(item: &Item) -> &str {
+    const MAX_QUESTION_BYTES: usize = 300;
+    let content = item.messages.last().map_or("", |message| message.content.trim_end());
+    let line = content.rsplit('\n').next().unwrap_or_default();
+    &line[line.ceil_char_boundary(line.len().saturating_sub(MAX_QUESTION_BYTES))..]
+}
+
+/// Distinct codes of the line that compete with `value`, in order. A word with letters competes when it has digits and
+/// half the length; words of the question are its subject.
+fn codes_in(line: &str, value: &str, is_asked: impl Fn(&str) -> bool) -> Vec<String> {
+    // One more than the value decides; a few more find the telling one.
+    const MAX_CODES: usize = 64;
+    let text = joined_thousands(&ascii_digits(line));
+    let dotted = value.contains('.');
+    let value_is_number = value.bytes().all(|byte| byte.is_ascii_digit());
+    let mut codes: Vec<String> = Vec::new();
+    for word in text.split(|c: char| !(is_code_char(c) || c == '.')) {
+        let word = word.trim_matches(['-', '_', '.']);
+        let parts: Vec<&str> = if dotted || is_decimal(word) { vec![word] } else { word.split('.').collect() };
+        for part in parts {
+            let part = part.trim_matches(['-', '_']);
+            let number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+            // Against a number only digits weigh: `7-digit` is no rival of 4829173, `4829173abc` is.
+            let digits = part.bytes().filter(u8::is_ascii_digit).count();
+            let weight = if value_is_number { digits } else { part.len() };
+            let word_like = digits > 0 && weight * 2 >= value.len();
+            if (number || word_like)
+                && !codes.iter().any(|code| code == part)
+                && (part == value || (codes.len() < MAX_CODES && !is_asked(part)))
+            {
+                codes.push(part.to_string());
+            }
+        }
+    }
+    codes
+}
+
+fn is_decimal(word: &str) -> bool {
+    word.split_once('.').is_some_and(|(whole, part)| {
+        [whole, part].iter().all(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    })
+}
+
+/// Full-width digits as ASCII ones.
+fn ascii_digits(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '０'..='９' => char::from(b'0' + (u32::from(c) - u32::from('０')) as u8),
+            other => other,
+        })
+        .collect()
+}
+
+/// `4,829,173` as `4829173`: groups of three behind a first group of one to three digits.
+fn joined_thousands(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let digits_from = |start: usize| bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        let digits = digits_from(at);
+        if digits == 0 {
+            let next = text.ceil_char_boundary(at + 1);
+            out.push_str(&text[at..next]);
+            at = next;
+            continue;
+        }
+        out.push_str(&text[at..at + digits]);
+        at += digits;
+        if digits <= 3 {
+            while bytes.get(at) == Some(&b',') && digits_from(at + 1) == 3 {
+                out.push_str(&text[at + 1..at + 4]);
+                at += 4;
+            }
+        }
+    }
+    out
+}
+
+fn score_phrase(value: &str, distractors: &[Distractor], line: &str) -> Score {
+    let answer = bare(line);
+    let folded = answer.to_lowercase();
+    let wanted = bare(value).to_lowercase();
+    if wanted.is_empty() {
+        return wrong(0.0, answer, vec![fault(FaultKind::WrongValue, "another text")]);
+    }
+    let lead_in = folded.strip_suffix(&wanted).map(|rest| rest.trim_end_matches(['"', '\'', '`', '*', '“', '「']));
+    if lead_in.is_some_and(|lead_in| lead_in.is_empty() || (ends_a_lead_in(lead_in) && !denies(lead_in))) {
+        let named = distractors.iter().find(|other| {
+            let other = other.value.to_lowercase();
+            !other.is_empty() && !wanted.contains(&other) && lead_in.is_some_and(|text| contains_word(text, &other))
+        });
+        return match named {
+            None => right(value),
+            Some(other) => {
+                wrong(0.0, answer, vec![fault(FaultKind::Extra, format!("also says {}", seen(&other.value)))])
+            }
+        };
+    }
+    if contains_word(&folded, &wanted) {
+        let note = format!("says more than the value: `{}`", seen(answer));
+        return wrong(0.0, answer, vec![fault(FaultKind::Extra, note)]);
+    }
+    let last = answer.rsplit([':', '：', '=']).next().map_or(answer, bare);
+    let other = distractors
+        .iter()
+        .filter(|other| other.value.trim() != value && contains_word(&folded, &other.value.to_lowercase()))
+        .map(|other| &other.value)
+        .max_by_key(|value| value.len());
+    match other {
+        Some(other) => name_wrong_value(value, distractors, &[other], line),
+        None => name_wrong_value(value, distractors, &[&last.to_string()], line),
+    }
+}
+
+/// Words that lead to a value: `The colour is`, `Answer:`, `答案是`.
+fn ends_a_lead_in(text: &str) -> bool {
+    let text = text.trim_end();
+    text.ends_with([':', '：', '=', '→', '是', '为'])
+        || [" is", " was", " to", " in", " at", " the", " a"].iter().any(|word| text.ends_with(word))
+}
+
+/// `It is not` leads to a value that is denied.
+fn denies(text: &str) -> bool {
+    ["not", "never", "n't", "不", "没"].iter().any(|word| text.contains(word))
+}
+
+/// Whether `word` occurs between other characters than ASCII letters and digits.
+fn contains_word(text: &str, word: &str) -> bool {
+    if word.is_empty() {
+        return false;
+    }
+    let touches = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    text.match_indices(word).any(|(start, _)| {
+        let before = text[..start].chars().next_back();
+        let after = text[start + word.len()..].chars().next();
+        !(touches(before) && word.starts_with(|c: char| c.is_ascii_alphanumeric()))
+            && !(touches(after) && word.ends_with(|c: char| c.is_ascii_alphanumeric()))
+    })
+}
+
+fn owner(distractors: &[Distractor], answer: &str) -> Option<String> {
+    let other = distractors.iter().find(|other| other.value.trim() == answer)?;
+    let entries = if other.distance.abs() == 1 { "entry" } else { "entries" };
+    let side = if other.distance < 0 { "before" } else { "after" };
+    Some(format!("the value of key {}, {} {entries} {side}", seen(&other.key), other.distance.abs()))
+}
+
+fn name_wrong_value(value: &str, distractors: &[Distractor], answers: &[&String], line: &str) -> Score {
+    let extracted = answers.first().map_or(line, |answer| answer.as_str());
+    let of_other = answers.iter().find_map(|answer| Some((answer, owner(distractors, answer)?)));
+    let near = || answers.iter().find_map(|answer| Some((answer, nearness(value, answer)?)));
+    let found = if let Some((answer, owner)) = of_other {
+        fault(FaultKind::OtherKey, format!("{} is {owner}", seen(answer)))
+    } else if let Some((answer, how)) = near() {
+        fault(FaultKind::NearMiss, format!("{} for {}: {how}", seen(answer), seen(value)))
+    } else {
+        fault(FaultKind::WrongValue, format!("{} for {}", seen(extracted), seen(value)))
+    };
+    wrong(0.0, &clipped(extracted), vec![found])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scorers::tests::{check_table, completion, item};
+
+    fn number() -> Item {
+        let distractors = vec![
+            Distractor { key: "ar-28".into(), value: "1150264".into(), distance: -3 },
+            Distractor { key: "ar-92".into(), value: "4829174".into(), distance: 1 },
+        ];
+        item("exact_value", "4829173", Gold::Value { value: "4829173".into(), distractors })
+    }
+
+    #[test]
+    fn a_number_is_right_wherever_it_stands_alone() {
+        let answers = [
+            "4829173",
+            "The number is 4829173.",
+            "The number of ar-29 is **4829173**.",
+            "\n\n```\n4829173\n```",
+            "The 7-digit number is: 4829173",
+            "The number is:\n4829173",
+            "1. 4829173",
+            "4,829,173",
+            "答案是４８２９１７３。",
+            "号码是4829173。",
+            "4829173\n\nLet me also say 1234567.",
+            "\"4829173\"",
+        ];
+        for answer in answers {
+            check_table(&number(), &[(answer, &[])]);
+        }
+    }
+
+    #[test]
+    fn each_wrong_number_gets_its_name() {
+        use FaultKind::{Empty, Extra, NearMiss, OtherKey, WrongValue};
+        check_table(
+            &number(),
+            &[
+                ("", &[Empty]),
+                (" \n\n ", &[Empty]),
+                ("...", &[Empty]),
+                ("I do not know.", &[WrongValue]),
+                ("9999999", &[WrongValue]),
+                ("4829713", &[NearMiss]),
+                ("48291730", &[NearMiss]),
+                ("482917", &[NearMiss]),
+                ("4829173.5", &[NearMiss]),
+                ("4829173abc", &[NearMiss]),
+                ("1150264", &[OtherKey]),
+                ("4829174", &[OtherKey]),
+                ("The number is 1150264.", &[OtherKey]),
+                ("4829173 or 1150264", &[Extra]),
+                ("4829173, 5550000", &[Extra]),
+                ("482 9173", &[NearMiss]),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_note_names_key_and_distance() {
+        let score = score(&number(), &completion("1150264"));
+        assert_eq!(score.faults[0].note, "1150264 is the value of key ar-28, 3 entries before");
+        assert_eq!(score.extracted, "1150264");
+    }
+
+    #[test]
+    fn hexadecimal_strings_are_compared_whole() {
+        use FaultKind::NearMiss;
+        let hex = "9f86d081884c7d659a2feaa0c55ad015";
+        let item = item("exact_value", hex, Gold::Value { value: hex.into(), distractors: vec![] });
+        check_table(
+            &item,
+            &[
+                ("The code is `9f86d081884c7d659a2feaa0c55ad015`.", &[]),
+                ("9F86D081884C7D659A2FEAA0C55AD015", &[NearMiss]),
+                ("9f86d081884c7d659a2feaa0c55ad01", &[NearMiss]),
+                ("9f86d081884c7d659a2fea0c55ad015", &[NearMiss]),
+                ("00000000000000000000000000000000", &[FaultKind::WrongValue]),
+            ],
+        );
+    }
+
+    #[test]
+    fn words_are_judged_as_words() {
+        use FaultKind::{Extra, NearMiss, OtherKey, WrongValue};
+        let distractors = vec![Distractor { key: "Mira".into(), value: "kitchen".into(), distance: 4 }];
+        let place = item("exact_value", "north cellar", Gold::Value { value: "north cellar".into(), distractors });
+        check_table(
+            &place,
+            &[
+                ("North cellar.", &[]),
+                ("The lamp is in the \"north cellar\".", &[]),
+                ("The lamp is not in the north cellar.", &[Extra]),
+                ("It is north cellar", &[]),
+                ("Answer: north cellar", &[]),
+                ("It is not north cellar but the kitchen", &[Extra]),
+                ("It is in the kitchen.", &[OtherKey]),
+                ("nort cellar", &[NearMiss]),
+                ("garden", &[WrongValue]),
+            ],
+        );
+        let zh = item("exact_value", "北仓", Gold::Value { value: "北仓".into(), distractors: vec![] });
+        check_table(&zh, &[("答案是“北仓”。", &[]), ("南仓", &[WrongValue]), ("北仓和南仓", &[Extra])]);
+    }
+
+    #[test]
+    fn a_runaway_line_is_bounded() {
+        let text = "4829174 ".repeat(1_000_000);
+        assert_eq!(score(&number(), &completion(&text)).faults[0].kind, FaultKind::OtherKey);
+    }
+}

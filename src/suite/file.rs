@@ -1,0 +1,336 @@
+//! The TOML of a suite and its translation into a [`Suite`] that is valid by construction.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{BinPlan, CellPolicy, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
+use crate::sample::{Bin, Language};
+use crate::tasks;
+
+/// Version of the file format.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// A suite is a page of text; a file of this size is something else.
+const MAX_FILE_BYTES: u64 = 256 * 1024;
+/// More lengths than a report can show side by side.
+const MAX_BINS: usize = 16;
+/// Twice the tasks there will be.
+const MAX_TASKS: usize = 64;
+/// Per task and bin; the exact tests are of no use beyond it.
+pub(super) const MAX_SAMPLES: u32 = 10_000;
+/// Shorter than any prompt with its answer.
+const MIN_BIN_TOKENS: u32 = 256;
+/// The longest windows on offer.
+const MAX_BIN_TOKENS: u32 = 1 << 20;
+/// One haystack is one cluster: more questions on it add next to no evidence.
+const MAX_SHARED_PREFIX: u32 = 64;
+/// Slots in steps of one percent.
+const MAX_DEPTH_SLOTS: usize = 101;
+/// A legal folder name is at most this long, with room for an arm's name behind it.
+const MAX_NAME_BYTES: usize = 64;
+
+/// Depth slots where a bin does not say.
+const DEPTH_SLOTS: [u8; 7] = [0, 10, 25, 50, 75, 90, 100];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SuiteFile {
+    #[expect(
+        dead_code,
+        reason = "checked before the rest is read, so that a newer file is called newer and not wrong"
+    )]
+    schema_version: u32,
+    name: String,
+    version: Option<u32>,
+    description: String,
+    seed: Option<u64>,
+    language: Option<Language>,
+    bins: Vec<BinFile>,
+    tasks: Vec<TaskFile>,
+    #[serde(default)]
+    gate: GateFile,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BinFile {
+    context: Length,
+    samples: u32,
+    output_reserve: Option<u32>,
+    shared_prefix: Option<u32>,
+    mixed: Option<bool>,
+    depth_slots: Option<Vec<u8>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TaskFile {
+    kind: String,
+    bins: Option<Vec<Length>>,
+    samples: Option<u32>,
+    #[serde(default)]
+    params: toml::Table,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a context length such as 512, \"2K\" or \"128K\"")]
+enum Length {
+    Tokens(u32),
+    Text(String),
+}
+
+/// Shares are written as percentages and differences as points.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GateFile {
+    alpha: Option<f64>,
+    min_effect: Option<f64>,
+    margin: Option<f64>,
+    min_pairs: Option<u32>,
+    min_haystacks: Option<u32>,
+    baseline_floor: Option<f64>,
+    min_valid_share: Option<f64>,
+    symptom_min_rise: Option<f64>,
+    symptom_min_items: Option<u32>,
+    #[serde(default)]
+    cells: BTreeMap<String, CellPolicy>,
+}
+
+/// The text of a suite file, up to the limit.
+pub(super) fn read(path: &Path) -> Result<String, SuiteError> {
+    let origin = path.display().to_string();
+    let failed = |source| SuiteError::Read { path: origin.clone(), source };
+    let mut text = String::new();
+    File::open(path).map_err(failed)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+/// Parses and checks everything that can be checked without a tokenizer.
+pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
+    let check = Checker { origin };
+    check.limit("bytes", text.len() as u64, MAX_FILE_BYTES)?;
+    check.schema_version(text)?;
+    let file: SuiteFile = toml::from_str(text).map_err(|error| check.syntax(text, &error))?;
+    check.name(&file.name)?;
+    let language = file.language.unwrap_or(Language::En);
+    if tasks::lexicon_version(language).is_none() {
+        return Err(check.invalid("language", format!("there is no haystack in `{}`", language.tag())));
+    }
+    check.limit("bins", file.bins.len() as u64, MAX_BINS as u64)?;
+    check.limit("tasks", file.tasks.len() as u64, MAX_TASKS as u64)?;
+    let mut bins = Vec::new();
+    for (number, bin) in file.bins.into_iter().enumerate() {
+        bins.push(check.bin(number, bin)?);
+    }
+    bins.sort_by_key(|plan: &BinPlan| plan.bin);
+    if let Some(pair) = bins.windows(2).find(|pair| pair[0].bin == pair[1].bin) {
+        return Err(check.invalid("bins", format!("{} is given twice", pair[0].bin)));
+    }
+    let mut plans: Vec<TaskPlan> = Vec::new();
+    for (number, task) in file.tasks.into_iter().enumerate() {
+        let plan = check.task(number, task, &bins)?;
+        if plans.iter().any(|other| other.task == plan.task) {
+            return Err(check.invalid(&format!("tasks[{number}].kind"), format!("`{}` is given twice", plan.task)));
+        }
+        plans.push(plan);
+    }
+    if plans.iter().all(|plan| plan.bins.is_empty()) || bins.is_empty() {
+        return Err(SuiteError::NothingSelected { origin: origin.into() });
+    }
+    let gate = check.gate(file.gate, &bins)?;
+    Ok(Suite {
+        name: file.name,
+        version: file.version.unwrap_or(1),
+        description: file.description,
+        seed: file.seed.unwrap_or(0),
+        language,
+        bins,
+        tasks: plans,
+        gate,
+    })
+}
+
+struct Checker<'a> {
+    origin: &'a str,
+}
+
+impl Checker<'_> {
+    fn invalid(&self, key: &str, message: impl Into<String>) -> SuiteError {
+        SuiteError::Invalid { origin: self.origin.into(), key: key.into(), message: message.into() }
+    }
+
+    fn limit(&self, what: &str, found: u64, limit: u64) -> Result<(), SuiteError> {
+        if found <= limit {
+            return Ok(());
+        }
+        Err(SuiteError::Limit { origin: self.origin.into(), what: what.into(), found, limit })
+    }
+
+    fn syntax(&self, text: &str, error: &toml::de::Error) -> SuiteError {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
+        SuiteError::Syntax { origin: self.origin.into(), line, message: error.message().to_owned() }
+    }
+
+    fn schema_version(&self, text: &str) -> Result<(), SuiteError> {
+        let table: toml::Table = toml::from_str(text).map_err(|error| self.syntax(text, &error))?;
+        match table.get("schema_version") {
+            Some(toml::Value::Integer(version)) if *version == i64::from(SCHEMA_VERSION) => Ok(()),
+            other => Err(SuiteError::SchemaVersion {
+                origin: self.origin.into(),
+                found: other.map_or_else(|| "missing".to_owned(), ToString::to_string),
+            }),
+        }
+    }
+
+    fn name(&self, name: &str) -> Result<(), SuiteError> {
+        let is_legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_legal) {
+            let message = format!("`{name}` is not a name of 1 to {MAX_NAME_BYTES} of a-z, 0-9, - and _");
+            return Err(self.invalid("name", message));
+        }
+        Ok(())
+    }
+
+    fn length(&self, key: &str, length: &Length) -> Result<Bin, SuiteError> {
+        match length {
+            Length::Tokens(tokens) => Ok(Bin(*tokens)),
+            Length::Text(text) => text.parse().map_err(|message: String| self.invalid(key, message)),
+        }
+    }
+
+    fn between(&self, key: &str, value: u32, least: u32, most: u32) -> Result<u32, SuiteError> {
+        if (least..=most).contains(&value) {
+            return Ok(value);
+        }
+        Err(self.invalid(key, format!("{value} is not between {least} and {most}")))
+    }
+
+    fn bin(&self, number: usize, file: BinFile) -> Result<BinPlan, SuiteError> {
+        let key = |field: &str| format!("bins[{number}].{field}");
+        let bin = self.length(&key("context"), &file.context)?;
+        self.between(&key("context"), bin.tokens(), MIN_BIN_TOKENS, MAX_BIN_TOKENS)?;
+        let reserve = file.output_reserve.unwrap_or_else(|| tasks::default_output_reserve(bin));
+        let depth_slots = file.depth_slots.unwrap_or_else(|| DEPTH_SLOTS.to_vec());
+        self.limit(&key("depth_slots"), depth_slots.len() as u64, MAX_DEPTH_SLOTS as u64)?;
+        let mut sorted = depth_slots.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if sorted.is_empty() || sorted.len() < depth_slots.len() || sorted.last() > Some(&100) {
+            return Err(self.invalid(&key("depth_slots"), "expected different percentages from 0 to 100"));
+        }
+        Ok(BinPlan {
+            bin,
+            samples: self.between(&key("samples"), file.samples, 1, MAX_SAMPLES)?,
+            output_reserve: self.between(&key("output_reserve"), reserve, 16, bin.tokens() / 2)?,
+            shared_prefix: self.between(
+                &key("shared_prefix"),
+                file.shared_prefix.unwrap_or(1),
+                1,
+                MAX_SHARED_PREFIX,
+            )?,
+            mixed: file.mixed.unwrap_or(false),
+            depth_slots: sorted,
+        })
+    }
+
+    fn task(&self, number: usize, file: TaskFile, bins: &[BinPlan]) -> Result<TaskPlan, SuiteError> {
+        let task = tasks::find(&file.kind).ok_or_else(|| SuiteError::UnknownTask {
+            origin: self.origin.into(),
+            task: file.kind.clone(),
+            known: tasks::ids().into_iter().map(str::to_owned).collect(),
+        })?;
+        let all: Vec<Bin> = bins.iter().map(|plan| plan.bin).collect();
+        let mut chosen = all.clone();
+        if let Some(lengths) = &file.bins {
+            chosen.clear();
+            for length in lengths {
+                let bin = self.length(&format!("tasks[{number}].bins"), length)?;
+                if !all.contains(&bin) {
+                    let (origin, bin) = (self.origin.into(), bin.to_string());
+                    return Err(SuiteError::UnknownBin { origin, bin, known: all });
+                }
+                chosen.push(bin);
+            }
+            chosen.sort_unstable();
+            chosen.dedup();
+        }
+        if let Some(samples) = file.samples {
+            self.between(&format!("tasks[{number}].samples"), samples, 1, MAX_SAMPLES)?;
+        }
+        (task.check)(&file.params).map_err(|error| SuiteError::Params {
+            origin: self.origin.into(),
+            task: task.id.into(),
+            message: error.message,
+        })?;
+        Ok(TaskPlan { task: task.id.into(), bins: chosen, samples: file.samples, params: file.params })
+    }
+
+    /// A percentage as a share.
+    fn share(&self, key: &str, percent: Option<f64>, default: f64) -> Result<f64, SuiteError> {
+        match percent {
+            None => Ok(default),
+            Some(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
+            Some(percent) => Err(self.invalid(&format!("gate.{key}"), format!("{percent} is not between 0 and 100"))),
+        }
+    }
+
+    fn gate(&self, file: GateFile, bins: &[BinPlan]) -> Result<GatePolicy, SuiteError> {
+        let default = GatePolicy::default();
+        let alpha = file.alpha.unwrap_or(default.alpha);
+        if !(alpha > 0.0 && alpha < 0.5) {
+            return Err(self.invalid("gate.alpha", format!("{alpha} is not between 0 and 0.5")));
+        }
+        let mut cells = BTreeMap::new();
+        for (cell, policy) in file.cells {
+            self.cell_key(&cell, bins)?;
+            let key = |field: &str| format!("cells.\"{cell}\".{field}");
+            let share = |field: &str, percent: Option<f64>| -> Result<Option<f64>, SuiteError> {
+                percent.map(|percent| self.share(&key(field), Some(percent), 0.0)).transpose()
+            };
+            let policy = CellPolicy {
+                max_drop: share("max_drop", policy.max_drop)?,
+                min_effect: share("min_effect", policy.min_effect)?,
+                required: policy.required,
+            };
+            cells.insert(cell, policy);
+        }
+        Ok(GatePolicy {
+            alpha,
+            min_effect: self.share("min_effect", file.min_effect, default.min_effect)?,
+            margin: self.share("margin", file.margin, default.margin)?,
+            min_pairs: file.min_pairs.unwrap_or(default.min_pairs),
+            min_haystacks: file.min_haystacks.unwrap_or(default.min_haystacks),
+            baseline_floor: self.share("baseline_floor", file.baseline_floor, default.baseline_floor)?,
+            min_valid_share: self.share("min_valid_share", file.min_valid_share, default.min_valid_share)?,
+            symptom_min_rise: self.share("symptom_min_rise", file.symptom_min_rise, default.symptom_min_rise)?,
+            symptom_min_items: file.symptom_min_items.unwrap_or(default.symptom_min_items),
+            cells,
+        })
+    }
+
+    /// `group` or `group/bin`, both known: an exception that names nothing would silently never hold.
+    fn cell_key(&self, cell: &str, bins: &[BinPlan]) -> Result<(), SuiteError> {
+        let unknown = |what, part: &str, known: Vec<String>| SuiteError::UnknownCell {
+            origin: self.origin.into(),
+            cell: cell.into(),
+            what,
+            part: part.into(),
+            known,
+        };
+        let (group, bin) = cell.split_once('/').map_or((cell, None), |(group, bin)| (group, Some(bin)));
+        if !TaskGroup::ALL.iter().any(|known| known.name() == group) {
+            let known = TaskGroup::ALL.iter().map(|known| known.name().to_owned()).collect();
+            return Err(unknown("task group", group, known));
+        }
+        let names: Vec<String> = bins.iter().map(|plan| plan.bin.to_string()).collect();
+        match bin {
+            Some(bin) if !names.iter().any(|name| name == bin) => Err(unknown("bin", bin, names)),
+            _ => Ok(()),
+        }
+    }
+}

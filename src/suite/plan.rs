@@ -1,0 +1,135 @@
+//! From a suite to the ordered list of documents with their questions, and from there to items.
+
+use super::{BinPlan, GroupSpec, ItemSpec, Plan, Suite, TaskPlan};
+use crate::rng::hash_name;
+use crate::sample::Item;
+use crate::tasks::{self, Depth, Ground, GroupRequest, QuestionRequest, Task, TaskError};
+use crate::tokenizer::TokenCounter;
+
+/// Hex digits of an id: 128 bits, so that no two items of any number of suites meet.
+const ID_DIGITS: usize = 32;
+
+impl Suite {
+    /// Everything to ask: shortest bin first, inside a bin all tasks at the same pace, so that an unfinished run has
+    /// something of each.
+    pub fn plan(&self) -> Plan {
+        Plan { groups: self.bins.iter().flat_map(|bin| self.bin_groups(bin)).collect() }
+    }
+
+    /// Generates the items of one document.
+    ///
+    /// # Errors
+    /// When its text or a right answer does not fit the bin, or the group is not of this suite.
+    pub fn generate(&self, group: &GroupSpec, counter: &dyn TokenCounter) -> Result<Vec<Item>, TaskError> {
+        let unknown = |task: &str| TaskError::UnknownTask { task: task.to_owned() };
+        let bin = self.bins.iter().find(|plan| plan.bin == group.bin);
+        let output_reserve = bin.map_or_else(|| tasks::default_output_reserve(group.bin), |plan| plan.output_reserve);
+        let questions = group.items.iter().map(|item| {
+            let plan = self.tasks.iter().find(|plan| plan.task == item.task).ok_or_else(|| unknown(&item.task))?;
+            Ok(QuestionRequest {
+                item_id: &item.item_id,
+                task: tasks::find(&item.task).ok_or_else(|| unknown(&item.task))?,
+                slot_percent: item.slot_percent,
+                index: item.index,
+                params: &plan.params,
+            })
+        });
+        let request = GroupRequest {
+            haystack_id: &group.haystack_id,
+            language: self.language,
+            bin: group.bin,
+            output_reserve,
+            questions: questions.collect::<Result<_, TaskError>>()?,
+        };
+        tasks::generate(&request, counter)
+    }
+
+    fn bin_groups(&self, bin: &BinPlan) -> Vec<GroupSpec> {
+        let asked: Vec<(&TaskPlan, &'static Task)> = self
+            .tasks
+            .iter()
+            .filter(|plan| plan.bins.contains(&bin.bin))
+            .filter_map(|plan| tasks::find(&plan.task).map(|task| (plan, task)))
+            .collect();
+        let mut streams: Vec<(Ground, Vec<ItemSpec>)> = Vec::new();
+        if bin.mixed {
+            for ground in [Ground::Prose, Ground::Pairs] {
+                let of_ground = asked.iter().filter(|(_, task)| task.ground == ground);
+                streams.push((ground, interleave(of_ground.map(|(plan, task)| self.items(bin, plan, task)).collect())));
+            }
+        } else {
+            streams.extend(asked.iter().map(|(plan, task)| (task.ground, self.items(bin, plan, task))));
+        }
+        let mut groups: Vec<(f64, GroupSpec)> = Vec::new();
+        for (_, items) in streams {
+            let chunks: Vec<&[ItemSpec]> = items.chunks(bin.shared_prefix.max(1) as usize).collect();
+            let count = chunks.len() as f64;
+            for (number, chunk) in chunks.into_iter().enumerate() {
+                groups.push(((number as f64 + 0.5) / count, self.group(bin, chunk.to_vec())));
+            }
+        }
+        // Stable: at equal progress the order of the file holds.
+        groups.sort_by(|(left, _), (right, _)| left.total_cmp(right));
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+
+    fn group(&self, bin: &BinPlan, items: Vec<ItemSpec>) -> GroupSpec {
+        let ids: Vec<&str> = items.iter().map(|item| item.item_id.as_str()).collect();
+        let hash = hash_name(&["haystack", &bin.bin.tokens().to_string(), &ids.join(" ")]);
+        GroupSpec { haystack_id: hash.to_hex()[..ID_DIGITS].to_owned(), bin: bin.bin, items }
+    }
+
+    fn items(&self, bin: &BinPlan, plan: &TaskPlan, task: &Task) -> Vec<ItemSpec> {
+        let count = plan.samples.unwrap_or(bin.samples);
+        let slots = match task.depth {
+            Depth::AtSlot => slot_order(&bin.depth_slots, task.id),
+            Depth::Spread => vec![0],
+        };
+        (0..count as usize)
+            .map(|number| {
+                let slot_percent = slots[number % slots.len()];
+                let index = (number / slots.len()) as u32;
+                ItemSpec {
+                    item_id: self.item_id(bin, task, slot_percent, index),
+                    task: task.id.into(),
+                    slot_percent,
+                    index,
+                }
+            })
+            .collect()
+    }
+
+    fn item_id(&self, bin: &BinPlan, task: &Task, slot_percent: u8, index: u32) -> String {
+        let hash = hash_name(&[
+            &self.name,
+            &self.version.to_string(),
+            task.id,
+            &task.generator_version.to_string(),
+            self.language.tag(),
+            &bin.bin.tokens().to_string(),
+            &slot_percent.to_string(),
+            &index.to_string(),
+            &self.seed.to_string(),
+        ]);
+        hash.to_hex()[..ID_DIGITS].to_owned()
+    }
+}
+
+/// The slots in an order in which a few of them already span the depth: in strides of nearly half their number, starting at
+/// a place of the task's own so that the tasks of one document do not all stand at one depth.
+fn slot_order(slots: &[u8], task: &str) -> Vec<u8> {
+    let count = slots.len();
+    let stride = (1..=count / 2).rev().find(|stride| gcd(*stride, count) == 1).unwrap_or(1);
+    let start = usize::from(hash_name(&["slot order", task]).as_bytes()[0]) % count;
+    (0..count).map(|step| slots[(start + step * stride) % count]).collect()
+}
+
+fn gcd(left: usize, right: usize) -> usize {
+    if right == 0 { left } else { gcd(right, left % right) }
+}
+
+/// First items first, task by task; tasks with fewer items end earlier.
+fn interleave(streams: Vec<Vec<ItemSpec>>) -> Vec<ItemSpec> {
+    let longest = streams.iter().map(Vec::len).max().unwrap_or(0);
+    (0..longest).flat_map(|number| streams.iter().filter_map(move |items| items.get(number).cloned())).collect()
+}

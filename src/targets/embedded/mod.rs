@@ -1,0 +1,243 @@
+//! The embedded engine as a target: text in, greedy answers out, everything deterministic.
+//!
+//! The questions of one haystack share one prefill: their common token prefix is prefilled once and forked. Answers do not
+//! depend on how many questions are asked together, because the engine's results do not depend on batch or chunk.
+
+mod group;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc;
+
+use crate::engine::{Engine, EngineError, EngineOptions, GgufMetadata, Model, RopeScaling};
+use crate::hint::Hint;
+use crate::sample::{Bin, Item};
+use crate::setup::{Evidence, ModelIdentity, Resolved};
+use crate::targets::embedded::group::Group;
+use crate::targets::{CompletionFuture, Target, TargetError, Watch};
+use crate::tokenizer::{GgufVocab, TokenCounter, Tokenizer, TokenizerError};
+use crate::units;
+
+/// A model with its tokenizer, loaded once and shared by all arms.
+pub struct LoadedModel {
+    engine: Arc<Model>,
+    tokenizer: Arc<Tokenizer>,
+    identity: ModelIdentity,
+    rope: RopePolicy,
+}
+
+/// What happens in bins longer than the model was trained for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopePolicy {
+    /// They are refused.
+    None,
+    /// Positions are divided by `bin / trained_context`.
+    Linear,
+    /// RoPE's base is stretched by the factor `max(1, bin / trained_context)`, the same in every arm.
+    Ntk,
+}
+
+impl RopePolicy {
+    /// The name used on the command line and in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Linear => "linear",
+            Self::Ntk => "ntk",
+        }
+    }
+}
+
+/// Why a model cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Weights or configuration.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Vocabulary or chat template.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The tokenizer makes ids that the model has no embedding for.
+    #[error("the tokenizer has {tokenizer} tokens but the model only {model}")]
+    VocabularyTooLarge {
+        /// Tokens of the tokenizer.
+        tokenizer: usize,
+        /// Rows of the embedding.
+        model: usize,
+    },
+}
+
+impl Hint for OpenError {
+    fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Engine(error) => engine_hints(error),
+            Self::Tokenizer(error) => error.hints(),
+            Self::VocabularyTooLarge { .. } => vec!["tokenizer and weights belong to different models".into()],
+        }
+    }
+}
+
+impl LoadedModel {
+    /// Opens a GGUF file or a Hugging Face folder under the name `name`.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(name: &str, path: &Path, rope: RopePolicy) -> Result<Self, OpenError> {
+        let engine = Model::load(path)?;
+        let tokenizer = load_tokenizer(&engine, path)?;
+        let config = engine.config();
+        if tokenizer.vocab_size() > config.vocab_size {
+            return Err(OpenError::VocabularyTooLarge { tokenizer: tokenizer.vocab_size(), model: config.vocab_size });
+        }
+        let identity = ModelIdentity {
+            name: name.into(),
+            weights: engine.weights_hash(),
+            tokenizer: tokenizer.fingerprint(),
+            chat_template: tokenizer.template_hash().unwrap_or("none").into(),
+            rope: format!("{}; longer bins: {}", config.rope_scaling, rope.name()),
+            trained_context: config.trained_context as u32,
+        };
+        Ok(Self { engine: Arc::new(engine), tokenizer: Arc::new(tokenizer), identity, rope })
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// The engine's model.
+    pub fn engine(&self) -> &Arc<Model> {
+        &self.engine
+    }
+
+    /// The RoPE scaling of a bin.
+    fn scaling(&self, bin: Bin) -> RopeScaling {
+        let factor = f64::from(bin.tokens()) / f64::from(self.identity.trained_context);
+        match self.rope {
+            RopePolicy::Ntk if factor > 1.0 => RopeScaling::Ntk { factor },
+            RopePolicy::Linear if factor > 1.0 => RopeScaling::Linear { factor },
+            _ => self.engine.config().rope_scaling,
+        }
+    }
+}
+
+fn load_tokenizer(model: &Model, path: &Path) -> Result<Tokenizer, TokenizerError> {
+    let Some(metadata) = model.metadata() else { return Tokenizer::from_hf_dir(path) };
+    Tokenizer::from_gguf_vocab(gguf_vocab(metadata))
+}
+
+/// The tokenizer's fields of a GGUF file; what is missing stays empty and is judged by the tokenizer.
+fn gguf_vocab(metadata: &GgufMetadata) -> GgufVocab {
+    let text = |key: &str| metadata.string(key).unwrap_or_default().to_owned();
+    let texts = |key: &str| metadata.strings(key).unwrap_or_default().to_vec();
+    let id = |key: &str| metadata.unsigned(key).and_then(|id| u32::try_from(id).ok());
+    let token_types = metadata.integers("tokenizer.ggml.token_type").unwrap_or_default();
+    GgufVocab {
+        model: text("tokenizer.ggml.model"),
+        pre: text("tokenizer.ggml.pre"),
+        tokens: texts("tokenizer.ggml.tokens"),
+        token_types: token_types.iter().map(|kind| i32::try_from(*kind).unwrap_or_default()).collect(),
+        merges: texts("tokenizer.ggml.merges"),
+        scores: metadata.floats("tokenizer.ggml.scores").map(|scores| scores.iter().map(|s| *s as f32).collect()),
+        bos_id: id("tokenizer.ggml.bos_token_id"),
+        eos_id: id("tokenizer.ggml.eos_token_id"),
+        add_bos: metadata.bool("tokenizer.ggml.add_bos_token"),
+        chat_template: metadata.string("tokenizer.chat_template").map(str::to_owned),
+    }
+}
+
+/// Advice on the engine's errors stands here because the engine knows no flags.
+fn engine_hints(error: &EngineError) -> Vec<String> {
+    match error {
+        EngineError::Model(_) => vec!["the file may be damaged or incomplete: fetch it again".into()],
+        EngineError::Dtype(_) => vec!["`kvgauge list dtypes` shows what this engine stores".into()],
+        EngineError::Kernel(_) => {
+            vec!["`kvgauge list kernels` shows what this machine can run; `auto` takes the best".into()]
+        }
+        EngineError::BudgetTooSmall { needed, .. } => {
+            vec![format!("`--kv-cache-memory` of {} would do", units::format_bytes(*needed))]
+        }
+        EngineError::CacheFull(_) => vec!["raise `--kv-cache-memory`, or leave long bins out".into()],
+        _ => Vec::new(),
+    }
+}
+
+/// The embedded engine of one arm.
+pub struct Embedded {
+    model: Arc<LoadedModel>,
+    engine: Arc<Mutex<Engine>>,
+    resolved: Resolved,
+    kernel: String,
+}
+
+impl Embedded {
+    /// An engine over `model` with its own cache.
+    ///
+    /// # Errors
+    /// Unknown dtype or kernel, or a cache budget that is too small.
+    pub fn new(model: Arc<LoadedModel>, options: &EngineOptions) -> Result<Self, OpenError> {
+        let engine = Engine::new(Arc::clone(&model.engine), options)?;
+        let facts = engine.resolved();
+        const SOURCE: &str = "embedded engine";
+        let resolved = Resolved {
+            engine: Evidence::known(format!("kvgauge embedded {}", env!("CARGO_PKG_VERSION")), SOURCE),
+            kv_cache_dtype: Evidence::known(facts.kv_cache_dtype.clone(), SOURCE),
+            attention_backend: Evidence::known(facts.attention_backend.clone(), SOURCE),
+            kernel: Evidence::known(facts.kernel.clone(), SOURCE),
+            kv_bytes_per_token: Evidence::known(facts.bytes_per_token, SOURCE),
+            kv_cache_tokens: Evidence::known(facts.n_token as u64, SOURCE),
+            kv_scales: Evidence::known(facts.scales.clone(), SOURCE),
+            max_model_len: Evidence::known(model.identity.trained_context, "model configuration"),
+        };
+        let kernel = facts.kernel.clone();
+        Ok(Self { model, engine: Arc::new(Mutex::new(engine)), resolved, kernel })
+    }
+}
+
+impl Target for Embedded {
+    fn model(&self) -> &ModelIdentity {
+        &self.model.identity
+    }
+
+    fn resolved(&self) -> Resolved {
+        self.resolved.clone()
+    }
+
+    fn counter(&self) -> Arc<dyn TokenCounter> {
+        Arc::clone(&self.model.tokenizer) as Arc<dyn TokenCounter>
+    }
+
+    fn decoding(&self) -> Vec<(&'static str, String)> {
+        vec![("decoding", "greedy".into()), ("kernel", self.kernel.clone())]
+    }
+
+    fn accept_bins(&self, bins: &[Bin]) -> Result<(), TargetError> {
+        let trained_context = self.model.identity.trained_context;
+        match bins.iter().find(|bin| bin.tokens() > trained_context) {
+            Some(&bin) if self.model.rope == RopePolicy::None => {
+                Err(TargetError::BinTooLong { bin, trained_context, model: self.model.identity.name.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn complete<'a>(&'a self, items: Vec<Item>, watch: &'a Watch<'a>) -> CompletionFuture<'a> {
+        let (events, mut incoming) = mpsc::unbounded_channel();
+        let (model, engine, cancel) = (Arc::clone(&self.model), Arc::clone(&self.engine), Arc::clone(&watch.cancel));
+        let count = items.len();
+        let work = tokio::task::spawn_blocking(move || {
+            let mut engine = engine.lock().unwrap_or_else(PoisonError::into_inner);
+            Group { model: &model, engine: &mut engine, cancel: &cancel, events }.answer(&items)
+        });
+        Box::pin(async move {
+            while let Some(event) = incoming.recv().await {
+                (watch.on_event)(event);
+            }
+            match work.await {
+                Ok(results) => results,
+                Err(panic) => vec![Err(TargetError::Engine(panic.to_string())); count],
+            }
+        })
+    }
+}

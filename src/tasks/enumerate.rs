@@ -1,0 +1,70 @@
+//! `enumerate`: N numbered codes out of the text, written down in order. Long outputs show skips, repeats and early stops.
+
+use serde::Deserialize;
+
+use super::params::{ParamError, PerBin, parse};
+use super::planting::{Planted, Planting};
+use super::{Depth, Ground, Task, TaskError, TaskGroup};
+use crate::sample::{Expected, Gold};
+
+/// The registry's entry.
+pub(super) const TASK: Task = Task {
+    id: "enumerate",
+    summary: "all numbered codes of a list, in order",
+    group: TaskGroup::LongOutput,
+    scorer: "sequence",
+    generator_version: 1,
+    ground: Ground::Prose,
+    depth: Depth::Spread,
+    check,
+    plant,
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params {
+    /// Number of codes.
+    count: Option<PerBin<u32>>,
+}
+
+/// Codes by length of the bin.
+const COUNT: [u32; 5] = [8, 20, 40, 80, 150];
+
+/// Questions; `{0}` is the list's name, `{1}` the number of codes.
+const QUESTIONS: &[&str] = &[
+    "Write down all codes of the {0} list in order, from number 1 to number {1}, one on each line in the form number: code. Write nothing else.",
+    "List the codes of the {0} list from number 1 to number {1}. Give one line for each in the form number: code, in order, and nothing else.",
+];
+
+fn check(params: &toml::Table) -> Result<(), ParamError> {
+    let params: Params = parse(params)?;
+    // Four-digit codes: a thousand of nine thousand still leaves free ones to draw for several lists of a document.
+    PerBin::check(params.count.as_ref(), "count", 2..=1000)
+}
+
+fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
+    let params: Params = planting.params()?;
+    let count = PerBin::resolve(params.count.as_ref(), planting.bin, COUNT);
+    let label = planting.fresh_label()?;
+    let places = planting.spread(count);
+    let mut plants = Vec::with_capacity(count);
+    let mut lines = Vec::with_capacity(count);
+    for (index, place) in places.into_iter().enumerate() {
+        let code = planting.fresh_code()?;
+        let number = index + 1;
+        plants.push(planting.plant(
+            index,
+            place,
+            &format!("Code number {number} of the {label} list is {code}."),
+            None,
+        ));
+        lines.push(format!("{number}: {code}"));
+    }
+    let question = planting.rng.choose(QUESTIONS).replace("{0}", &label).replace("{1}", &count.to_string());
+    Ok(Planted {
+        plants,
+        opening: None,
+        question,
+        expected: Expected { answer: lines.join("\n"), gold: Gold::Sequence { lines } },
+    })
+}

@@ -1,0 +1,338 @@
+//! From the recipe of one document to its items.
+//!
+//! The prompt is `opening + document + closing + question`. Opening and closing are made so that units may be put between
+//! them without changing any other count; the frame around the document is counted once, with the chat template, and the
+//! counts of the units are added. Where the tokenizer does not prove that counts add up, whole prompts are counted and the
+//! filler is shortened until they fit.
+
+use super::haystack::{Document, Filler, Plant, Prose, arrange, fill};
+use super::lexicon::{Lexicon, Reserved};
+use super::lookalike::{PairFiller, PairLines};
+use super::planting::{Planted, Planting, Soil};
+use super::{Depth, Ground, Task, TaskError};
+use crate::rng::Rng;
+use crate::sample::{Bin, Distractor, Gold, Item, Language, Message, Role};
+use crate::tokenizer::TokenCounter;
+
+/// The recipe of one document.
+pub struct GroupRequest<'a> {
+    /// Names the document; decides everything its questions share.
+    pub haystack_id: &'a str,
+    /// Language of text and questions.
+    pub language: Language,
+    /// The whole budget.
+    pub bin: Bin,
+    /// Tokens of the budget kept free for the answer.
+    pub output_reserve: u32,
+    /// The questions.
+    pub questions: Vec<QuestionRequest<'a>>,
+}
+
+/// The recipe of one question.
+pub struct QuestionRequest<'a> {
+    /// Names the item; decides everything of its own.
+    pub item_id: &'a str,
+    /// The generator.
+    pub task: &'static Task,
+    /// Depth slot in percent.
+    pub slot_percent: u8,
+    /// Counts the items of one task × bin × slot.
+    pub index: u32,
+    /// The task's parameters.
+    pub params: &'a toml::Table,
+}
+
+/// Tokens of text on each side of the needle in an item's excerpt.
+const EXCERPT_REACH: usize = 200;
+
+/// Rounds of counting whole prompts when counts of parts do not add up. Each round corrects the filler by the error of the
+/// last, and the error of a part is below one token per boundary, so three rounds are the rule.
+const MAX_ROUNDS: usize = 8;
+
+/// Output allowed beyond the right answer: half as much again, and room for a sentence around a short one.
+const OUTPUT_SLACK_TOKENS: usize = 24;
+
+/// Least share of the budget that the longest prompt of a document fills. A sentence is up to 40 tokens, which is more than
+/// 3 % of a short bin.
+fn least_fill(bin: Bin) -> f64 {
+    if bin.tokens() < 2048 { 0.90 } else { 0.97 }
+}
+
+/// Generates the items of one document, in the order of the questions.
+///
+/// Every prompt has at most `bin − output_reserve` tokens, template included, and the longest fills at least 97 % of that
+/// (90 % below 2K).
+///
+/// # Errors
+/// When the text that is asked for, or a right answer, does not fit; when unused keys or values run out; when parameters
+/// are not legal; when the questions need different kinds of documents.
+pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Result<Vec<Item>, TaskError> {
+    let lexicon = Lexicon::of(request.language).ok_or(TaskError::Language { language: request.language })?;
+    let ground = common_ground(request)?;
+    let mut rng = Rng::from_name(&["haystack", request.haystack_id]);
+    let mut soil = Soil {
+        values: Default::default(),
+        reserved: Reserved::default(),
+        planted: String::new(),
+        variant: rng.next_u64(),
+        pairs: PairLines::default(),
+    };
+    let planted = plant_all(request, lexicon, &mut soil, counter)?;
+    let frame = Frame::new(ground, &planted, soil.variant, counter);
+    let budget = (request.bin.tokens().saturating_sub(request.output_reserve)) as usize;
+    let plants: Vec<Plant> = planted.iter().flat_map(|question| question.plants.iter().cloned()).collect();
+    let plant_tokens: usize = plants.iter().map(|plant| plant.unit.tokens).sum();
+    let needed = frame.longest() + plant_tokens;
+    if needed > budget {
+        return Err(too_small(request, needed, budget));
+    }
+    let mut source: Box<dyn Filler> = match ground {
+        Ground::Prose => Box::new(Prose { lexicon, reserved: &soil.reserved, rng }),
+        Ground::Pairs => Box::new(PairFiller { soil: &mut soil, rng }),
+    };
+    let composed = compose(request, &frame, &plants, source.as_mut(), budget, counter)?;
+    drop(source);
+    planted
+        .into_iter()
+        .enumerate()
+        .map(|(index, question)| item(request, index, question, &frame, &composed, counter))
+        .collect()
+}
+
+fn common_ground(request: &GroupRequest<'_>) -> Result<Ground, TaskError> {
+    let mut grounds = request.questions.iter().map(|question| question.task.ground);
+    let first = grounds.next().unwrap_or(Ground::Prose);
+    if grounds.all(|ground| ground == first) {
+        Ok(first)
+    } else {
+        Err(TaskError::MixedGround { tasks: task_list(request) })
+    }
+}
+
+fn plant_all(
+    request: &GroupRequest<'_>,
+    lexicon: &'static Lexicon,
+    soil: &mut Soil,
+    counter: &dyn TokenCounter,
+) -> Result<Vec<Planted>, TaskError> {
+    let questions = request.questions.iter().enumerate();
+    questions
+        .map(|(number, question)| {
+            (question.task.plant)(&mut Planting {
+                task: question.task,
+                bin: request.bin,
+                slot: f64::from(question.slot_percent.min(100)) / 100.0,
+                params: question.params,
+                rng: Rng::from_name(&["item", question.item_id]),
+                question: number,
+                soil: &mut *soil,
+                lexicon,
+                counter,
+            })
+        })
+        .collect()
+}
+
+/// Opening sentences; drawn per document.
+const PROSE_OPENINGS: &[&str] = &[
+    "Read the following text. At the end there is a question about it.",
+    "Below is a collection of notes. Read them carefully; a question about them comes at the end.",
+    "The text below contains some facts to remember. You will be asked about them afterwards.",
+];
+const PAIRS_OPENINGS: &[&str] = &[
+    "Each line of the following list has a key and the value that belongs to it. At the end there is a question about the list.",
+    "Below is a list of keys with their values, one pair on each line. A question about it comes at the end.",
+];
+
+/// What stands around the document, with the token count of every whole prompt without the document's units.
+struct Frame {
+    opening: String,
+    /// Closing and question, per question.
+    endings: Vec<String>,
+    /// Prompt tokens without the document, per question.
+    tokens: Vec<usize>,
+    /// Tokens before the document, template included, as near as the template lets it be known.
+    before: usize,
+}
+
+impl Frame {
+    fn new(ground: Ground, planted: &[Planted], variant: u64, counter: &dyn TokenCounter) -> Self {
+        // The opening ends in front of the first unit's separator, a space in prose and a newline in a list.
+        let (choices, start, closing) = match ground {
+            Ground::Prose => (PROSE_OPENINGS, "Text:", " This is the end of the text."),
+            Ground::Pairs => (PAIRS_OPENINGS, "The list", "\nThe list ends here."),
+        };
+        let mut opening = choices[(variant % choices.len() as u64) as usize].to_owned();
+        let mut seen: Vec<&str> = Vec::new();
+        for extra in planted.iter().filter_map(|question| question.opening.as_deref()) {
+            if !seen.contains(&extra) {
+                seen.push(extra);
+                opening.push(' ');
+                opening.push_str(extra);
+            }
+        }
+        opening.push_str("\n\n");
+        opening.push_str(start);
+        let endings: Vec<String> =
+            planted.iter().map(|question| format!("{closing}\n\nQuestion: {}", question.question)).collect();
+        let count = |ending: &String| counter.count_chat(&[("user", &format!("{opening}{ending}"))]);
+        let tokens: Vec<usize> = endings.iter().map(count).collect();
+        let before = tokens.iter().zip(&endings).map(|(all, ending)| all.saturating_sub(counter.count(ending))).min();
+        Self { before: before.unwrap_or(0), opening, endings, tokens }
+    }
+
+    fn longest(&self) -> usize {
+        self.tokens.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Puts a document inside and counts: by addition where that is proven, else whole prompts.
+    fn around(&self, document: Document, counter: &dyn TokenCounter) -> Composed {
+        let text = document.text();
+        let is_exact = self.endings.iter().all(|ending| document.is_additive(&self.opening, ending, counter));
+        let prompt_tokens = if is_exact {
+            self.tokens.iter().map(|tokens| tokens + document.tokens).collect()
+        } else {
+            let count = |question| counter.count_chat(&[("user", &self.content(question, &text))]);
+            (0..self.endings.len()).map(count).collect()
+        };
+        Composed { document, text, prompt_tokens }
+    }
+
+    fn content(&self, question: usize, text: &str) -> String {
+        [self.opening.as_str(), text, self.endings[question].as_str()].concat()
+    }
+}
+
+/// A document with the exact length of each prompt.
+struct Composed {
+    document: Document,
+    text: String,
+    prompt_tokens: Vec<usize>,
+}
+
+impl Composed {
+    fn longest(&self) -> usize {
+        self.prompt_tokens.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// Fills, arranges and counts. Where sums of counts are not proven exact, whole prompts are counted and the filler is
+/// shortened or lengthened by what they are off, a few times at most.
+fn compose(
+    request: &GroupRequest<'_>,
+    frame: &Frame,
+    plants: &[Plant],
+    source: &mut dyn Filler,
+    budget: usize,
+    counter: &dyn TokenCounter,
+) -> Result<Composed, TaskError> {
+    let wanted = (budget as f64 * least_fill(request.bin)).ceil() as usize;
+    let planted: usize = plants.iter().map(|plant| plant.unit.tokens).sum();
+    let mut filler = fill(source, budget - frame.longest() - planted, counter);
+    let mut fullest: Option<Composed> = None;
+    for _ in 0..MAX_ROUNDS {
+        let composed = frame.around(arrange(plants.to_vec(), filler.clone()), counter);
+        let longest = composed.longest();
+        if longest <= budget {
+            if fullest.as_ref().is_none_or(|best| best.longest() < longest) {
+                fullest = Some(composed);
+            }
+            if longest >= wanted {
+                break;
+            }
+            filler.extend(fill(source, budget - longest, counter));
+        } else {
+            let mut excess = longest - budget;
+            while excess > 0 {
+                let Some(unit) = filler.pop() else { return Err(too_small(request, longest, budget)) };
+                excess = excess.saturating_sub(unit.tokens);
+            }
+        }
+    }
+    let prompt_tokens = fullest.as_ref().map_or(0, Composed::longest);
+    fullest.filter(|_| prompt_tokens >= wanted).ok_or(TaskError::Unfilled {
+        bin: request.bin,
+        prompt_tokens,
+        available: budget,
+        wanted,
+    })
+}
+
+fn item(
+    request: &GroupRequest<'_>,
+    index: usize,
+    planted: Planted,
+    frame: &Frame,
+    composed: &Composed,
+    counter: &dyn TokenCounter,
+) -> Result<Item, TaskError> {
+    let question = &request.questions[index];
+    let document = &composed.document;
+    let prompt_tokens = composed.prompt_tokens[index];
+    let needle = document.find(index, 0);
+    let depth = |at: usize| 100.0 * (frame.before + document.units[at].offset) as f64 / prompt_tokens as f64;
+    let mut expected = planted.expected;
+    if let (Gold::Value { distractors, .. }, Some(at)) = (&mut expected.gold, needle) {
+        *distractors = other_entries(document, at);
+    }
+    Ok(Item {
+        item_id: question.item_id.to_owned(),
+        task: question.task.id.to_owned(),
+        language: request.language,
+        bin: request.bin,
+        slot_percent: question.slot_percent,
+        index: question.index,
+        haystack_id: request.haystack_id.to_owned(),
+        messages: vec![Message { role: Role::User, content: frame.content(index, &composed.text) }],
+        prompt_tokens: prompt_tokens as u32,
+        max_output_tokens: output_limit(request, question.task, &expected.answer, counter)?,
+        depth_percent: needle.filter(|_| question.task.depth == Depth::AtSlot).map(depth),
+        expected,
+        scorer: question.task.scorer.to_owned(),
+        excerpt: needle.map(|at| document.excerpt(at, EXCERPT_REACH)).unwrap_or_default(),
+    })
+}
+
+/// One and a half times the right answer and some, within the reserve: a run that goes astray stays short.
+fn output_limit(
+    request: &GroupRequest<'_>,
+    task: &Task,
+    answer: &str,
+    counter: &dyn TokenCounter,
+) -> Result<u32, TaskError> {
+    // One more for the token that ends the answer.
+    let answer_tokens = counter.count(answer) + 1;
+    if answer_tokens > request.output_reserve as usize {
+        return Err(TaskError::AnswerTooLong {
+            task: task.id.into(),
+            bin: request.bin,
+            answer_tokens,
+            output_reserve: request.output_reserve,
+        });
+    }
+    let wanted = answer_tokens + answer_tokens / 2 + OUTPUT_SLACK_TOKENS;
+    Ok(wanted.min(request.output_reserve as usize) as u32)
+}
+
+/// The keys and values of a text other than the one at `needle`, with their distance in entries.
+fn other_entries(document: &Document, needle: usize) -> Vec<Distractor> {
+    let entries = || document.units.iter().enumerate().filter(|(_, placed)| placed.unit.entry.is_some());
+    let rank = entries().take_while(|(at, _)| *at < needle).count() as i64;
+    let others = entries().enumerate().filter(|(_, (at, _))| *at != needle);
+    others
+        .filter_map(|(number, (_, placed))| {
+            let entry = placed.unit.entry.clone()?;
+            Some(Distractor { key: entry.key, value: entry.value, distance: number as i64 - rank })
+        })
+        .collect()
+}
+
+fn task_list(request: &GroupRequest<'_>) -> String {
+    let mut ids: Vec<&str> = request.questions.iter().map(|question| question.task.id).collect();
+    ids.dedup();
+    ids.join(", ")
+}
+
+fn too_small(request: &GroupRequest<'_>, needed: usize, available: usize) -> TaskError {
+    TaskError::TooSmall { tasks: task_list(request), bin: request.bin, needed, available }
+}

@@ -1,0 +1,75 @@
+//! Drawing one sentence of filler, with its token count.
+
+use std::collections::HashSet;
+
+use super::{Lexicon, NUMBERS, Part};
+use crate::rng::Rng;
+use crate::tokenizer::TokenCounter;
+
+/// What questions of a document ask for; the filler keeps clear of it.
+#[derive(Debug, Default)]
+pub(in crate::tasks) struct Reserved {
+    /// `adjective noun` pairs.
+    pub(in crate::tasks) pairs: HashSet<String>,
+    /// Adjectives that name a list or a register.
+    pub(in crate::tasks) labels: HashSet<String>,
+}
+
+/// A piece of text that starts with a space, with its count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::tasks) struct Sentence {
+    pub(in crate::tasks) text: String,
+    pub(in crate::tasks) tokens: usize,
+}
+
+impl Lexicon {
+    /// One sentence: starts with a space, ends with a full stop, never names anything `reserved`.
+    pub(in crate::tasks) fn sentence(
+        &self,
+        rng: &mut Rng,
+        reserved: &Reserved,
+        counter: &dyn TokenCounter,
+    ) -> Sentence {
+        let pattern = rng.choose(&self.patterns);
+        let mut text = String::with_capacity(160);
+        let mut cuts = Vec::with_capacity(pattern.len() + 1);
+        let mut adjective = "";
+        for part in pattern {
+            cuts.push(text.len());
+            match part {
+                Part::Text(fixed) => text.push_str(fixed),
+                Part::Number { suffix } => {
+                    let span = (NUMBERS.end() - NUMBERS.start() + 1) as usize;
+                    let number = *NUMBERS.start() + rng.below(span) as u32;
+                    text.push_str(&format!(" {number}{suffix}"));
+                }
+                Part::Word { class, suffix } => {
+                    let word = self.free_word(rng, class, adjective, reserved);
+                    adjective = if class == "adjective" { word } else { "" };
+                    text.push(' ');
+                    text.push_str(word);
+                    text.push_str(suffix);
+                }
+            }
+        }
+        cuts.push(text.len());
+        let fragments: Vec<&str> = cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]).collect();
+        let tokens = counter.count_joined(&fragments);
+        Sentence { text, tokens }
+    }
+
+    /// A drawn entry, or the next one in the list that is not reserved. Ends because far fewer words are reserved than exist.
+    fn free_word(&self, rng: &mut Rng, class: &str, adjective: &str, reserved: &Reserved) -> &str {
+        let words = self.class(class);
+        let first = rng.below(words.len());
+        let is_free = |word: &str| match class {
+            "adjective" => !reserved.labels.contains(word),
+            "noun" if !adjective.is_empty() => !reserved.pairs.contains(format!("{adjective} {word}").as_str()),
+            _ => true,
+        };
+        (0..words.len())
+            .map(|step| words[(first + step) % words.len()].as_str())
+            .find(|word| is_free(word))
+            .unwrap_or(&words[first])
+    }
+}

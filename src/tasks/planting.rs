@@ -1,0 +1,165 @@
+//! What a task works with while it plants one question: parameters, its own random stream, and the draws that must be
+//! unique in the document.
+
+use std::collections::HashSet;
+
+use super::haystack::{Plant, Unit};
+use super::lexicon::{Lexicon, Reserved, Sentence};
+use super::lookalike::PairLines;
+use super::params::{ParamError, ValueKind};
+use super::{Task, TaskError};
+use crate::rng::Rng;
+use crate::sample::{Bin, Binding, Expected};
+use crate::tokenizer::TokenCounter;
+
+/// Draws that may hit a used value before the stock counts as exhausted. With half of the stock used, 64 failures in a row
+/// have a chance of 2⁻⁶⁴.
+const MAX_DRAWS: usize = 64;
+
+/// State of a document that its questions share.
+pub(super) struct Soil {
+    /// Values in use: every value of a document is different.
+    pub(super) values: HashSet<String>,
+    /// Keys and labels in use.
+    pub(super) reserved: Reserved,
+    /// Everything planted so far: a later key must not stand in an earlier passage.
+    pub(super) planted: String,
+    /// Drawn once per document; tasks use it for what all their questions have in common.
+    pub(super) variant: u64,
+    /// Lines of a document of pairs.
+    pub(super) pairs: PairLines,
+}
+
+/// What a task works with while it plants one question.
+pub struct Planting<'a> {
+    pub(super) task: &'static Task,
+    pub(super) bin: Bin,
+    /// The depth slot as a share.
+    pub(super) slot: f64,
+    pub(super) params: &'a toml::Table,
+    /// The question's own stream.
+    pub(super) rng: Rng,
+    /// Number of the question in its document.
+    pub(super) question: usize,
+    pub(super) soil: &'a mut Soil,
+    pub(super) lexicon: &'static Lexicon,
+    pub(super) counter: &'a dyn TokenCounter,
+}
+
+/// One planted question.
+pub struct Planted {
+    /// What has to stand in the text.
+    pub(super) plants: Vec<Plant>,
+    /// What has to be said before the text, if anything: the same for all questions of a task in one document.
+    pub(super) opening: Option<String>,
+    /// The question with its instructions.
+    pub(super) question: String,
+    /// What is right.
+    pub(super) expected: Expected,
+}
+
+impl Planting<'_> {
+    /// The task's parameters.
+    pub(super) fn params<P: serde::de::DeserializeOwned>(&self) -> Result<P, TaskError> {
+        super::params::parse(self.params).map_err(|error: ParamError| self.param_error(error))
+    }
+
+    fn param_error(&self, error: ParamError) -> TaskError {
+        TaskError::Params { task: self.task.id.into(), message: error.message }
+    }
+
+    fn exhausted(&self, what: &'static str) -> TaskError {
+        TaskError::Exhausted { task: self.task.id.into(), what }
+    }
+
+    /// A value that no other key of the document has.
+    pub(super) fn fresh_value(&mut self, kind: ValueKind) -> Result<String, TaskError> {
+        match kind {
+            ValueKind::Digits => self.fresh_digits(7),
+            ValueKind::Hex => draw_value(&mut self.soil.values, || hex(&mut self.rng)),
+        }
+        .ok_or_else(|| self.exhausted("value"))
+    }
+
+    /// A number of four digits that stands nowhere else in the document.
+    pub(super) fn fresh_code(&mut self) -> Result<String, TaskError> {
+        self.fresh_digits(4).ok_or_else(|| self.exhausted("code"))
+    }
+
+    fn fresh_digits(&mut self, length: u32) -> Option<String> {
+        draw_value(&mut self.soil.values, || digits(&mut self.rng, length))
+    }
+
+    /// An `adjective noun` that stands nowhere else in the document.
+    pub(super) fn fresh_key(&mut self) -> Result<String, TaskError> {
+        for _ in 0..MAX_DRAWS {
+            let adjective = self.rng.choose(self.lexicon.class("adjective"));
+            let key = format!("{adjective} {}", self.rng.choose(self.lexicon.class("noun")));
+            let is_free = !self.soil.reserved.labels.contains(adjective) && !self.soil.planted.contains(&key);
+            if is_free && self.soil.reserved.pairs.insert(key.clone()) {
+                return Ok(key);
+            }
+        }
+        Err(self.exhausted("key"))
+    }
+
+    /// An adjective that stands nowhere else in the document: the name of a list.
+    pub(super) fn fresh_label(&mut self) -> Result<String, TaskError> {
+        for _ in 0..MAX_DRAWS {
+            let label = self.rng.choose(self.lexicon.class("adjective"));
+            let starts_a_key = self.soil.reserved.pairs.iter().any(|pair| pair.starts_with(&format!("{label} ")));
+            let is_free = !starts_a_key && !self.soil.planted.contains(label);
+            if is_free && self.soil.reserved.labels.insert(label.clone()) {
+                return Ok(label.clone());
+            }
+        }
+        Err(self.exhausted("list name"))
+    }
+
+    /// One of the wordings of the document, the same for all its questions.
+    pub(super) fn shared_choice<'c, T>(&self, choices: &'c [T]) -> &'c T {
+        &choices[(self.soil.variant % choices.len() as u64) as usize]
+    }
+
+    /// One sentence of filler.
+    pub(super) fn sentence(&mut self) -> Sentence {
+        self.lexicon.sentence(&mut self.rng, &self.soil.reserved, self.counter)
+    }
+
+    /// A plant out of a sentence without its leading space.
+    pub(super) fn plant(&mut self, number: usize, place: f64, sentence: &str, entry: Option<Binding>) -> Plant {
+        let text = format!(" {sentence}");
+        self.soil.planted.push_str(&text);
+        let tokens = self.counter.count(&text);
+        Plant { unit: Unit { text, tokens, entry }, place, question: self.question, number }
+    }
+
+    /// Places for `count` plants over the whole text: one in each of `count` equal stretches, at random within it.
+    pub(super) fn spread(&mut self, count: usize) -> Vec<f64> {
+        (0..count).map(|index| (index as f64 + self.rng.unit()) / count as f64).collect()
+    }
+}
+
+/// A value that is not in `used`, and is from now on.
+pub(super) fn draw_value(used: &mut HashSet<String>, mut draw: impl FnMut() -> String) -> Option<String> {
+    (0..MAX_DRAWS).map(|_| draw()).find(|value| used.insert(value.clone()))
+}
+
+/// `length` decimal digits, the first not zero.
+pub(super) fn digits(rng: &mut Rng, length: u32) -> String {
+    let least = 10_usize.pow(length - 1);
+    (least + rng.below(9 * least)).to_string()
+}
+
+/// Thirty-two hexadecimal digits.
+pub(super) fn hex(rng: &mut Rng) -> String {
+    format!("{:016x}{:016x}", rng.next_u64(), rng.next_u64())
+}
+
+/// A value of the kind.
+pub(super) fn value(rng: &mut Rng, kind: ValueKind) -> String {
+    match kind {
+        ValueKind::Digits => digits(rng, 7),
+        ValueKind::Hex => hex(rng),
+    }
+}

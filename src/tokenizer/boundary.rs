@@ -1,0 +1,163 @@
+//! At which boundaries between two texts token counts are proven to add up.
+//!
+//! A byte-level BPE tokenizer first cuts text into pre-tokens with a regular expression and then merges inside each one. So
+//! counts add up at a boundary where (a) every text that contains it is cut there, and (b) the cuts on either side do not
+//! depend on what lies beyond it. For the expressions in [`crate::tokenizer::pre_tokenizer`]:
+//!
+//! 1. *Visible character, then white space.* No alternative of any of them matches white space after a visible character,
+//!    except that the Llama 3 family lets a run of punctuation swallow the line breaks behind it (`[\r\n]*`); with that case
+//!    left out, (a) holds. The only look-around is `\s+(?!\S)`, which looks one character past a run of white space; left of
+//!    such a boundary every run ends before a visible character of the left text, so (b) holds. Matching scans left to
+//!    right without looking back, so the right text is cut as if it stood alone.
+//! 2. *CJK sentence mark, then CJK character*, GPT-2 family only: runs of letters and runs of punctuation are separate
+//!    alternatives and contractions start with an ASCII apostrophe. (In the Llama 3 family one mark may lead a word.)
+//!
+//! Cutting off single digits first, as SmolLM2 does, only adds cuts. NFC composes nothing across such a boundary, because
+//! neither white space nor a CJK character is the second half of any composition. Special tokens are cut out before
+//! everything else; they respect such a boundary unless one of them contains it or strips white space around itself, which
+//! is checked. Any other component (a prefix space, dropout, an unknown expression) means that nothing is claimed.
+
+use serde_json::Value;
+use tokenizers::models::ModelWrapper;
+
+use crate::tokenizer::pre_tokenizer::{Family, family_of_regex};
+
+/// Which boundaries are proven for one tokenizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Boundaries {
+    /// `None`: nothing is claimed.
+    family: Option<Family>,
+}
+
+impl Boundaries {
+    /// Reads the proof's premises off a tokenizer's components.
+    pub(crate) fn of(tokenizer: &tokenizers::Tokenizer) -> Self {
+        let holds =
+            model_is_plain_bpe(tokenizer) && normalizer_keeps_boundaries(tokenizer) && special_tokens_fit(tokenizer);
+        let family = if holds { serde_json::to_value(tokenizer.get_pre_tokenizer()).ok() } else { None };
+        Self { family: family.as_ref().and_then(family_of_pre_tokenizer) }
+    }
+
+    /// Whether counts add up between a text that ends in `last` and one that begins with `first`.
+    pub(crate) fn are_additive(self, last: char, first: char) -> bool {
+        let Some(family) = self.family else { return false };
+        is_space_boundary(last, first) && (family == Family::Gpt2 || !is_line_break(first) || is_plain_letter(last))
+            || family == Family::Gpt2 && is_cjk_sentence_boundary(last, first)
+    }
+
+    /// Cuts `text` at every proven boundary; the pieces may be counted one by one.
+    pub(crate) fn pieces(self, text: &str) -> impl Iterator<Item = &str> {
+        let mut rest = text;
+        std::iter::from_fn(move || {
+            let mut characters = rest.char_indices();
+            let (_, mut last) = characters.next()?;
+            let end = characters
+                .find_map(|(index, character)| {
+                    let cut = self.are_additive(last, character);
+                    last = character;
+                    cut.then_some(index)
+                })
+                .unwrap_or(rest.len());
+            let (piece, after) = rest.split_at(end);
+            rest = after;
+            Some(piece)
+        })
+    }
+
+    /// Whether nothing is claimed, so that [`Boundaries::pieces`] is the text itself.
+    pub(crate) fn are_unknown(self) -> bool {
+        self.family.is_none()
+    }
+}
+
+fn is_space_boundary(last: char, first: char) -> bool {
+    !last.is_whitespace() && first.is_whitespace()
+}
+
+fn is_line_break(character: char) -> bool {
+    matches!(character, '\r' | '\n')
+}
+
+/// Certainly `\p{L}` or `\p{N}`, in every version of the Unicode tables.
+fn is_plain_letter(character: char) -> bool {
+    character.is_ascii_alphanumeric() || is_cjk_character(character)
+}
+
+fn is_cjk_sentence_boundary(last: char, first: char) -> bool {
+    matches!(last, '。' | '！' | '？' | '；' | '：' | '，' | '、') && is_cjk_character(first)
+}
+
+/// Han, Hiragana, Katakana and Hangul syllables: all of them letters (`\p{Lo}`), none part of a canonical composition's tail.
+pub(crate) fn is_cjk_character(character: char) -> bool {
+    matches!(character,
+        '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{3041}'..='\u{3096}' | '\u{30a1}'..='\u{30fa}'
+        | '\u{ac00}'..='\u{d7a3}')
+}
+
+fn model_is_plain_bpe(tokenizer: &tokenizers::Tokenizer) -> bool {
+    let is_empty = |affix: &Option<String>| affix.as_deref().is_none_or(str::is_empty);
+    match tokenizer.get_model() {
+        ModelWrapper::BPE(bpe) => {
+            bpe.dropout.is_none_or(|rate| rate == 0.0)
+                && is_empty(&bpe.continuing_subword_prefix)
+                && is_empty(&bpe.end_of_word_suffix)
+        }
+        _ => false,
+    }
+}
+
+fn normalizer_keeps_boundaries(tokenizer: &tokenizers::Tokenizer) -> bool {
+    match tokenizer.get_normalizer().map(serde_json::to_value) {
+        None => true,
+        Some(normalizer) => normalizer.is_ok_and(|normalizer| normalizer["type"] == "NFC"),
+    }
+}
+
+fn special_tokens_fit(tokenizer: &tokenizers::Tokenizer) -> bool {
+    tokenizer.get_added_tokens_decoder().values().all(|token| {
+        let characters = token.content.chars();
+        let holds_a_boundary = characters
+            .clone()
+            .zip(characters.skip(1))
+            .any(|(last, first)| is_space_boundary(last, first) || is_cjk_sentence_boundary(last, first));
+        !token.lstrip && !token.rstrip && !token.single_word && !holds_a_boundary
+    })
+}
+
+fn family_of_pre_tokenizer(stage: &Value) -> Option<Family> {
+    match stage["type"].as_str()? {
+        "ByteLevel" => {
+            let is_plain = stage["add_prefix_space"] == false && stage["use_regex"] == true;
+            is_plain.then_some(Family::Gpt2)
+        }
+        "Sequence" => {
+            let (byte_level, splits) = stage["pretokenizers"].as_array()?.split_last()?;
+            if byte_level["type"] != "ByteLevel" || byte_level["add_prefix_space"] != false {
+                return None;
+            }
+            let mut families: Vec<Family> = splits.iter().filter_map(|split| family_of_split(split)).collect();
+            if families.len() != splits.len() {
+                return None;
+            }
+            if byte_level["use_regex"] == true {
+                families.push(Family::Gpt2);
+            }
+            // Every stage must hold; Llama 3 claims less, so one such stage decides.
+            match families.contains(&Family::Llama3) {
+                true => Some(Family::Llama3),
+                false => families.first().copied(),
+            }
+        }
+        _ => None,
+    }
+}
+
+fn family_of_split(split: &Value) -> Option<Family> {
+    match split["type"].as_str()? {
+        "Digits" => Some(Family::Gpt2),
+        "Split" if split["behavior"] == "Isolated" && split["invert"] == false => {
+            family_of_regex(split["pattern"]["Regex"].as_str()?)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,271 @@
+//! The tokenizer of a real model, whatever file it came from.
+
+use std::sync::OnceLock;
+
+use crate::tokenizer::boundary::Boundaries;
+use crate::tokenizer::count_cache::CountCache;
+use crate::tokenizer::{ChatTemplate, TokenCounter, TokenizerError};
+
+/// What a text counts as that cannot be encoded, or a conversation that the template refuses: more than any context holds, so
+/// that it fits no budget. [`Tokenizer::encode`] and [`Tokenizer::render_chat`] tell the reason.
+pub const UNCOUNTABLE_TOKENS: usize = u32::MAX as usize;
+
+/// The pre-tokenizer's regular expressions backtrack once per white-space character and give up, silently, at a million.
+const MAX_SPACE_RUN_BYTES: usize = 1 << 16;
+
+/// Text to token ids and back, exactly as the model was trained.
+pub struct Tokenizer {
+    /// Special tokens spelled out in the text become their ids.
+    parsing: tokenizers::Tokenizer,
+    /// The same, with special tokens taken as plain text; made when first needed.
+    literal: OnceLock<tokenizers::Tokenizer>,
+    special_tokens: Vec<String>,
+    template: Option<ChatTemplate>,
+    bos: Option<SpecialToken>,
+    eos_text: String,
+    eos_ids: Vec<u32>,
+    adds_bos: bool,
+    vocab_size: usize,
+    vocab_hash: String,
+    boundaries: Boundaries,
+    piece_counts: CountCache,
+    fragment_counts: CountCache,
+}
+
+/// A token with a role of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct SpecialToken {
+    pub(crate) id: u32,
+    pub(crate) text: String,
+}
+
+/// What the readers of the two file formats find out.
+pub(crate) struct Parts {
+    pub(crate) tokenizer: tokenizers::Tokenizer,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) bos: Option<SpecialToken>,
+    /// What the template may write as `eos_token`; empty if there is none.
+    pub(crate) eos_text: String,
+    /// Every id that ends an answer.
+    pub(crate) eos_ids: Vec<u32>,
+    /// Whether the model expects BOS in front of a prompt.
+    pub(crate) adds_bos: bool,
+}
+
+impl Tokenizer {
+    pub(crate) fn assemble(parts: Parts) -> Result<Self, TokenizerError> {
+        let Parts { mut tokenizer, template, bos, eos_text, mut eos_ids, adds_bos } = parts;
+        // A tokenizer.json may carry the truncation or padding of somebody's training run.
+        tokenizer.with_padding(None);
+        let invalid = |error: tokenizers::Error| TokenizerError::Vocabulary { reason: error.to_string() };
+        tokenizer.with_truncation(None).map_err(invalid)?;
+        tokenizer.set_encode_special_tokens(false);
+        let serialized = tokenizer.to_string(false).map_err(invalid)?;
+        let mut special_tokens: Vec<(u32, String)> = tokenizer
+            .get_added_tokens_decoder()
+            .into_iter()
+            .filter(|(_, token)| token.special)
+            .map(|(id, token)| (id, token.content))
+            .collect();
+        special_tokens.sort_unstable();
+        eos_ids.sort_unstable();
+        eos_ids.dedup();
+        let vocab_size = tokenizer.get_vocab(true).into_values().max().map_or(0, |largest| largest as usize + 1);
+        Ok(Self {
+            boundaries: Boundaries::of(&tokenizer),
+            parsing: tokenizer,
+            literal: OnceLock::new(),
+            special_tokens: special_tokens.into_iter().map(|(_, text)| text).collect(),
+            template,
+            adds_bos: adds_bos && bos.is_some(),
+            bos,
+            eos_text,
+            eos_ids,
+            vocab_size,
+            vocab_hash: blake3::hash(serialized.as_bytes()).to_hex().to_string(),
+            piece_counts: CountCache::new(),
+            fragment_counts: CountCache::new(),
+        })
+    }
+
+    /// Ids of `text`, without BOS or anything else added. With `allow_special`, a special token spelled out in the text
+    /// becomes its id; without, it is cut up like any other text (user-defined tokens are matched in both cases).
+    ///
+    /// # Errors
+    /// [`TokenizerError::Encode`], e.g. for a run of white space that the pre-tokenizer cannot take.
+    pub fn encode(&self, text: &str, allow_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let failed = |reason: String| TokenizerError::Encode { bytes: text.len(), reason };
+        let longest_run = longest_space_run_bytes(text);
+        if longest_run > MAX_SPACE_RUN_BYTES {
+            return Err(failed(format!(
+                "{longest_run} bytes of white space in a row, the limit is {MAX_SPACE_RUN_BYTES}"
+            )));
+        }
+        let tokenizer = if allow_special { &self.parsing } else { self.literal() };
+        let encoding = tokenizer.encode_fast(text, false).map_err(|error| failed(error.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    fn literal(&self) -> &tokenizers::Tokenizer {
+        self.literal.get_or_init(|| {
+            let mut literal = self.parsing.clone();
+            literal.set_encode_special_tokens(true);
+            literal
+        })
+    }
+
+    /// Text of `ids`; bytes that are not UTF-8 become U+FFFD, ids beyond the vocabulary nothing.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        // No decoder of a supported model fails; should one, the raw tokens are better than nothing.
+        self.parsing
+            .decode(ids, skip_special)
+            .unwrap_or_else(|_| ids.iter().filter_map(|id| self.parsing.id_to_token(*id)).collect::<Vec<_>>().concat())
+    }
+
+    /// Every id that ends an answer, ascending.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos_ids
+    }
+
+    /// The id that begins a prompt, if the model has one.
+    pub fn bos_id(&self) -> Option<u32> {
+        self.bos.as_ref().map(|bos| bos.id)
+    }
+
+    /// Whether the model expects [`Tokenizer::bos_id`] in front of every prompt.
+    pub fn adds_bos(&self) -> bool {
+        self.adds_bos
+    }
+
+    /// One more than the largest id.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The id of a token given as the vocabulary spells it.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.parsing.token_to_id(token)
+    }
+
+    /// The prompt for `messages` (`(role, content)`) as text.
+    ///
+    /// Special tokens in a message's content are indistinguishable from the template's own, as in Hugging Face
+    /// transformers: refuse such content with [`Tokenizer::find_special`] where it comes from outside.
+    ///
+    /// # Errors
+    /// [`TokenizerError::NoChatTemplate`], [`TokenizerError::Render`].
+    pub fn render_chat(
+        &self,
+        messages: &[(&str, &str)],
+        add_generation_prompt: bool,
+    ) -> Result<String, TokenizerError> {
+        let template = self.template.as_ref().ok_or(TokenizerError::NoChatTemplate)?;
+        let bos = self.bos.as_ref().map_or("", |bos| bos.text.as_str());
+        template.render(messages, add_generation_prompt, bos, &self.eos_text)
+    }
+
+    /// The ids of the rendered prompt. If the model expects BOS it stands in front exactly once, whether or not the
+    /// template writes it.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::render_chat`] and [`Tokenizer::encode`].
+    pub fn encode_chat(
+        &self,
+        messages: &[(&str, &str)],
+        add_generation_prompt: bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let prompt = self.render_chat(messages, add_generation_prompt)?;
+        let mut ids = self.encode(&prompt, true)?;
+        if let Some(bos) = self.missing_bos(&prompt) {
+            ids.insert(0, bos.id);
+        }
+        Ok(ids)
+    }
+
+    /// BOS, if the model wants it and `prompt` does not begin with it.
+    fn missing_bos(&self, prompt: &str) -> Option<&SpecialToken> {
+        self.bos.as_ref().filter(|bos| self.adds_bos && !prompt.starts_with(&bos.text))
+    }
+
+    /// Whether the model brings a chat template.
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// The first special token of the vocabulary that `text` spells out.
+    pub fn find_special(&self, text: &str) -> Option<&str> {
+        self.special_tokens.iter().map(String::as_str).find(|token| text.contains(token))
+    }
+
+    /// Whether `text` spells out a special token, so that it would act on the model inside a prompt.
+    pub fn contains_special(&self, text: &str) -> bool {
+        self.find_special(text).is_some()
+    }
+
+    /// BLAKE3 of the chat template's source in hex; `None` without a template.
+    pub fn template_hash(&self) -> Option<&str> {
+        self.template.as_ref().map(ChatTemplate::hash)
+    }
+
+    /// BLAKE3 of vocabulary, merges, special tokens and pre-tokenizer, in hex.
+    pub fn vocab_hash(&self) -> &str {
+        &self.vocab_hash
+    }
+
+    fn count_piece(&self, piece: &str) -> usize {
+        self.encode(piece, true).map_or(UNCOUNTABLE_TOKENS, |ids| ids.len())
+    }
+}
+
+impl TokenCounter for Tokenizer {
+    fn count(&self, text: &str) -> usize {
+        if self.boundaries.are_unknown() {
+            return self.count_piece(text);
+        }
+        self.boundaries
+            .pieces(text)
+            .map(|piece| self.piece_counts.get_or_count(piece, |piece| self.count_piece(piece)))
+            .sum()
+    }
+
+    fn count_chat(&self, messages: &[(&str, &str)]) -> usize {
+        self.render_chat(messages, true)
+            .map_or(UNCOUNTABLE_TOKENS, |prompt| self.count(&prompt) + usize::from(self.missing_bos(&prompt).is_some()))
+    }
+
+    fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.vocab_hash.as_bytes());
+        hasher.update(self.template_hash().unwrap_or("no template").as_bytes());
+        hasher.update(&[u8::from(self.adds_bos)]);
+        hasher.update(self.bos.as_ref().map_or("", |bos| &bos.text).as_bytes());
+        hasher.finalize().to_hex().to_string()
+    }
+
+    fn count_fragment(&self, text: &str) -> usize {
+        self.fragment_counts.get_or_count(text, |text| self.count(text))
+    }
+
+    fn is_additive_at(&self, left: &str, right: &str) -> bool {
+        match (left.chars().next_back(), right.chars().next()) {
+            (Some(last), Some(first)) => self.boundaries.are_additive(last, first),
+            _ => true,
+        }
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size)
+            .field("vocab_hash", &self.vocab_hash)
+            .field("template_hash", &self.template_hash())
+            .field("eos_ids", &self.eos_ids)
+            .finish_non_exhaustive()
+    }
+}
+
+fn longest_space_run_bytes(text: &str) -> usize {
+    text.split(|character: char| !character.is_whitespace()).map(str::len).max().unwrap_or(0)
+}

@@ -1,0 +1,229 @@
+//! Suites from their file to items, on a real vocabulary.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::LazyLock;
+
+use kvgauge::hint::Hint;
+use kvgauge::rng::hash_name;
+use kvgauge::sample::{Bin, Item};
+use kvgauge::suite::{BUILTIN, Suite, SuiteError};
+use kvgauge::tasks::TASKS;
+use kvgauge::tokenizer::{TokenCounter, Tokenizer, WordTokenizer};
+
+use crate::smollm2;
+
+static SMOLLM2: LazyLock<Tokenizer> = LazyLock::new(|| smollm2::tokenizer(None));
+static LLAMA_CUT: LazyLock<Tokenizer> = LazyLock::new(|| smollm2::tokenizer(Some("llama-bpe")));
+
+fn items(suite: &Suite, counter: &dyn TokenCounter) -> Vec<Item> {
+    suite.plan().groups.iter().flat_map(|group| suite.generate(group, counter).unwrap()).collect()
+}
+
+fn check_items(suite: &Suite, counter: &dyn TokenCounter) {
+    let items = items(suite, counter);
+    assert_eq!(items.len(), suite.plan().item_count());
+    let mut longest: BTreeMap<&str, (Bin, u32)> = BTreeMap::new();
+    let mut prefixes: BTreeMap<&str, &str> = BTreeMap::new();
+    for item in &items {
+        let plan = suite.bins.iter().find(|plan| plan.bin == item.bin).unwrap();
+        let messages: Vec<(&str, &str)> =
+            item.messages.iter().map(|message| (message.role.name(), message.content.as_str())).collect();
+        assert_eq!(counter.count_chat(&messages), item.prompt_tokens as usize, "{} in {}", item.task, item.bin);
+        assert!(item.prompt_tokens <= item.bin.tokens() - plan.output_reserve);
+        assert!(item.max_output_tokens <= plan.output_reserve);
+        assert!(counter.count(&item.expected.answer) < item.max_output_tokens as usize);
+        let fill = longest.entry(&item.haystack_id).or_insert((item.bin, 0));
+        fill.1 = fill.1.max(item.prompt_tokens);
+        let prefix = messages[0].1.rsplit_once("\n\nQuestion: ").unwrap().0;
+        assert_eq!(*prefixes.entry(&item.haystack_id).or_insert(prefix), prefix);
+        assert!(item.excerpt.len() < 4000 && !item.excerpt.is_empty());
+    }
+    for (bin, tokens) in longest.values() {
+        let budget = bin.tokens() - suite.bins.iter().find(|plan| plan.bin == *bin).unwrap().output_reserve;
+        let least = if bin.tokens() < 2048 { 0.90 } else { 0.97 };
+        assert!(f64::from(*tokens) >= least * f64::from(budget), "{tokens} of {budget} in {bin}");
+    }
+    let ids: HashSet<&str> = items.iter().map(|item| item.item_id.as_str()).collect();
+    assert_eq!(ids.len(), items.len(), "ids are unique");
+    assert!(ids.iter().all(|id| id.len() == 32));
+}
+
+#[test]
+fn every_built_in_suite_generates_within_its_budgets_on_real_and_counted_tokens() {
+    for (name, _) in BUILTIN {
+        let suite = Suite::builtin(name).unwrap();
+        assert_eq!(suite.name, *name);
+        check_items(&suite, &*SMOLLM2);
+        check_items(&suite, &*LLAMA_CUT);
+        check_items(&suite, &WordTokenizer);
+    }
+}
+
+#[test]
+fn items_are_the_same_bytes_for_ever() {
+    let suite = Suite::builtin("smoke").unwrap();
+    let text = serde_json::to_string(&items(&suite, &*SMOLLM2)).unwrap();
+    // A change of this value means other items: then count up the generator's version.
+    let expected = "b3dfdf6436ad42f0";
+    assert_eq!(&hash_name(&[&text]).to_hex()[..16], expected);
+}
+
+#[test]
+fn another_seed_gives_other_items_and_more_samples_keep_the_first() {
+    let suite = Suite::builtin("smoke").unwrap();
+    let ids = |suite: &Suite| -> HashSet<String> {
+        suite.plan().groups.into_iter().flat_map(|group| group.items).map(|item| item.item_id).collect()
+    };
+    let reseeded = suite.select(None, None, None, Some(8)).unwrap();
+    assert!(ids(&suite).is_disjoint(&ids(&reseeded)));
+    let larger = suite.select(None, None, Some(9), None).unwrap();
+    assert!(ids(&suite).is_subset(&ids(&larger)));
+    assert_eq!(ids(&larger).len(), 9 * 6 * 2);
+    check_items(&suite.select(Some(&[Bin(512)]), None, Some(9), None).unwrap(), &*SMOLLM2);
+}
+
+#[test]
+fn a_plan_goes_from_short_to_long_and_keeps_the_tasks_at_one_pace() {
+    let suite = Suite::builtin("quick").unwrap();
+    let plan = suite.plan();
+    assert!(plan.groups.windows(2).all(|pair| pair[0].bin <= pair[1].bin));
+    let short: Vec<&str> =
+        plan.groups.iter().filter(|group| group.bin == Bin(512)).map(|group| group.items[0].task.as_str()).collect();
+    let first_round: HashSet<&&str> = short.iter().take(TASKS.len()).collect();
+    assert_eq!(first_round.len(), TASKS.len(), "{short:?}");
+    for group in &plan.groups {
+        let tasks: HashSet<&str> = group.items.iter().map(|item| item.task.as_str()).collect();
+        let is_mixed = group.bin >= Bin(8192);
+        assert!(is_mixed || tasks.len() == 1);
+        assert!(!tasks.contains("lookalike") || tasks.len() == 1);
+        if tasks.len() == 1 && tasks.contains("needle") {
+            let slots: HashSet<u8> = group.items.iter().map(|item| item.slot_percent).collect();
+            assert_eq!(slots.len(), group.items.len(), "needles of one text stand at different depths");
+        }
+    }
+}
+
+#[test]
+fn the_fingerprint_follows_items_and_not_layout_or_gate() {
+    let (_, text) = BUILTIN.iter().find(|(name, _)| *name == "quick").unwrap();
+    let suite = Suite::parse(text, "quick").unwrap();
+    let reformatted: String =
+        text.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}  # x\n")).collect();
+    assert_eq!(Suite::parse(&reformatted, "quick").unwrap().fingerprint(), suite.fingerprint());
+    let other_gate = text.replace("margin = 5.0", "margin = 7.5");
+    let other = Suite::parse(&other_gate, "quick").unwrap();
+    assert_eq!(other.fingerprint(), suite.fingerprint());
+    assert!((other.gate.margin - 0.075).abs() < 1e-12);
+    for (from, to) in
+        [("seed = 2024", "seed = 2025"), ("samples = 8", "samples = 9"), ("version = 1\nd", "version = 2\nd")]
+    {
+        assert!(text.contains(from), "{from}");
+        assert_ne!(
+            Suite::parse(&text.replacen(from, to, 1), "quick").unwrap().fingerprint(),
+            suite.fingerprint(),
+            "{to}"
+        );
+    }
+    let with_params = format!("{text}\n[[tasks]]\nkind = \"needle\"\n");
+    assert!(Suite::parse(&with_params, "quick").is_err());
+    assert!(suite.versions().contains_key("generator.needle") && suite.versions().contains_key("lexicon.en"));
+}
+
+#[test]
+fn a_selection_names_what_does_not_exist() {
+    let suite = Suite::builtin("quick").unwrap();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let error = suite.select(None, Some(&names(&["needel"])), None, None).unwrap_err();
+    assert_eq!(error.to_string(), "suite quick: there is no task `needel`");
+    assert_eq!(error.hints(), ["did you mean `needle`?"]);
+    assert!(error.is_selection());
+    let error = suite.select(Some(&[Bin(4096)]), None, None, None).unwrap_err();
+    assert_eq!(error.to_string(), "suite quick: there is no bin 4K");
+    assert_eq!(error.hints(), ["known: 512, 2K, 8K, 32K"]);
+    let error = suite.select(Some(&[Bin(32_768)]), Some(&names(&["lookalike"])), None, None).unwrap_err();
+    assert!(matches!(error, SuiteError::NothingSelected { .. }) && error.is_selection());
+    let cut = suite.select(Some(&[Bin(512), Bin(32_768)]), Some(&names(&["lookalike"])), None, None).unwrap();
+    assert_eq!(cut.bins.iter().map(|plan| plan.bin).collect::<Vec<_>>(), [Bin(512)]);
+    let error = Suite::builtin("qick").unwrap_err();
+    assert_eq!(error.hints()[0], "did you mean `quick`?");
+}
+
+const VALID: &str = r#"schema_version = 1
+name = "own"
+description = "x"
+[[bins]]
+context = 2048
+samples = 3
+[[tasks]]
+kind = "enumerate"
+bins = ["2K"]
+params = { count = { 2K = 5 } }
+[gate.cells."long_output/2K"]
+max_drop = 10.0
+"#;
+
+#[test]
+fn a_users_suite_is_read_and_its_parameters_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.toml");
+    std::fs::write(&path, VALID).unwrap();
+    let suite = Suite::load(&path).unwrap();
+    assert_eq!(suite.gate.cells["long_output/2K"].max_drop, Some(0.1));
+    let items = items(&suite, &*SMOLLM2);
+    assert_eq!(items.len(), 3);
+    assert!(items.iter().all(|item| item.expected.answer.lines().count() == 5));
+    let error = Suite::load(&folder.path().join("none.toml")).unwrap_err();
+    assert!(error.to_string().contains("none.toml"));
+    std::fs::write(&path, vec![b'#'; 300 * 1024]).unwrap();
+    assert!(matches!(Suite::load(&path), Err(SuiteError::Limit { .. })));
+}
+
+#[test]
+fn broken_suites_say_where_and_what_to_do() {
+    let cases = [
+        ("samples = 3", "sample = 3", "own.toml:6: unknown field `sample`", "did you mean `samples`?"),
+        (
+            "kind = \"enumerate\"",
+            "kind = \"enumerat\"",
+            "own.toml: there is no task `enumerat`",
+            "did you mean `enumerate`?",
+        ),
+        ("count", "cuont", "own.toml: task `enumerate`: unknown field `cuont`", "did you mean `count`?"),
+        ("{ 2K = 5 }", "5000", "own.toml: task `enumerate`: params.count = 5000 is not between 2 and 1000", ""),
+        ("[\"2K\"]", "[\"4K\"]", "own.toml: there is no bin 4K", "known: 2K"),
+        ("context = 2048", "context = \"2X\"", "own.toml: bins[0].context: `2X` is not a context length", ""),
+        ("context = 2048", "context = 100", "own.toml: bins[0].context: 100 is not between 256 and 1048576", ""),
+        ("samples = 3", "samples = 0", "own.toml: bins[0].samples: 0 is not between 1 and 10000", ""),
+        ("samples = 3", "samples = 3\ndepth_slots = [50, 50]", "own.toml: bins[0].depth_slots: expected different", ""),
+        (
+            "long_output/2K",
+            "longoutput/2K",
+            "gate.cells.\"longoutput/2K\": there is no task group `longoutput`",
+            "did you mean `long_output`?",
+        ),
+        (
+            "long_output/2K",
+            "long_output/4K",
+            "gate.cells.\"long_output/4K\": there is no bin `4K`",
+            "did you mean `2K`?",
+        ),
+        (
+            "max_drop = 10.0",
+            "max_drop = -1.0",
+            "gate.cells.\"long_output/2K\".max_drop: -1 is not between 0 and 100",
+            "",
+        ),
+        ("schema_version = 1", "schema_version = 2", "schema_version is 2, this version reads 1", "start the file"),
+        ("schema_version = 1\n", "", "schema_version is missing", "start the file"),
+        ("name = \"own\"", "name = \"../own\"", "own.toml: name: `../own` is not a name", ""),
+        ("name = \"own\"", "name = own", "own.toml:2: ", ""),
+        ("name = \"own\"", "name = \"own\"\nlanguage = \"zh\"", "own.toml: language: there is no haystack in `zh`", ""),
+    ];
+    for (from, to, message, hint) in cases {
+        let text = VALID.replacen(from, to, 1);
+        assert_ne!(text, VALID, "{from}");
+        let error = Suite::parse(&text, "own.toml").unwrap_err();
+        assert!(error.to_string().contains(message), "{to}: {error}");
+        assert!(hint.is_empty() || error.hints().iter().any(|line| line.contains(hint)), "{to}: {:?}", error.hints());
+    }
+}

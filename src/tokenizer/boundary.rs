@@ -135,7 +135,7 @@ fn family_of_pre_tokenizer(stage: &Value) -> Option<Family> {
             if byte_level["type"] != "ByteLevel" || byte_level["add_prefix_space"] != false {
                 return None;
             }
-            let mut families: Vec<Family> = splits.iter().filter_map(|split| family_of_split(split)).collect();
+            let mut families: Vec<Family> = splits.iter().filter_map(family_of_split).collect();
             if families.len() != splits.len() {
                 return None;
             }

@@ -1,5 +1,7 @@
 //! The tokenizer against the real vocabulary of SmolLM2-135M-Instruct and against ids from other software.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests, too, may fail loudly")]
+
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 

@@ -10,19 +10,11 @@ use std::ops::Range;
 
 use super::Avx512;
 use super::avx512::round_row;
+use super::avx512_blocks::{BLOCK_ROWS, BLOCK_TILES, Line, dot_block, dot_keys, dot_values};
 use super::key_block::{KEY_TILES, RowState, all_finite, finish_row, pack_keys, weigh, without_hidden};
 use super::lanes::{first_of_pairs, load, load_line, load_widened, second_of_pairs, store};
 use crate::engine::kernels::geometry::{QueryTile, n_position, positions_per_task};
 use crate::engine::kernels::{AttentionJob, KEY_BLOCK, TILE_OUT, TileLine};
-
-/// Query rows of a register block: with 4 tiles 24 accumulators, and room for 4 lines and a broadcast value.
-const BLOCK_ROWS: usize = 6;
-
-/// Tiles of a register block; the scores of a row fill exactly one.
-const BLOCK_TILES: usize = KEY_TILES;
-
-/// 16 columns of one input, f32.
-type Line = [f32; TILE_OUT];
 
 thread_local! {
     /// Kept from call to call because fresh memory costs page faults.
@@ -44,7 +36,7 @@ struct Scratch {
     /// V `[dim tile][key]`.
     v_lines: Vec<Line>,
     /// Weighted sums of values `[row][dim tile]`.
-    out: Vec<Line>,
+    out: Vec<[f32; TILE_OUT]>,
     /// Softmax state per row.
     states: Vec<RowState>,
 }
@@ -107,9 +99,21 @@ fn attend_tile(job: &mut AttentionJob<'_>, tile: &QueryTile, first: usize, scrat
     for block in tile.blocks() {
         let n_decoded = block.n_key * head_dim;
         job.kv.decode_bf16(block.start, block.n_key, &mut scratch.k[..n_decoded], &mut scratch.v[..n_decoded]);
-        unpack_keys(scratch, n_decoded, &shape);
+        pack_keys(&scratch.k[..n_decoded], head_dim, shape.n_in / 2, &mut scratch.k_pairs);
         let whole = tile.sees_all(&block);
-        if whole || all_finite(&scratch.v[..n_decoded]) {
+        let finite = whole || all_finite(&scratch.v[..n_decoded]);
+        if finite && n_row <= BLOCK_ROWS {
+            scratch.v[n_decoded..].fill(0);
+            let rows = block.positions.start * group..block.positions.end * group;
+            let mut masks = [0; BLOCK_ROWS];
+            for (mask, row) in masks.iter_mut().zip(rows.clone()) {
+                *mask = tile.mask(&block, row / group);
+            }
+            attend_rows(scratch, &shape, rows, &masks, Operands::Packed);
+            continue;
+        }
+        unpack_keys(scratch);
+        if finite {
             unpack_values(&scratch.v[..n_decoded], &shape, &mut scratch.v_lines);
             let rows = block.positions.start * group..block.positions.end * group;
             for first in rows.clone().step_by(BLOCK_ROWS) {
@@ -120,7 +124,7 @@ fn attend_tile(job: &mut AttentionJob<'_>, tile: &QueryTile, first: usize, scrat
                         *mask = tile.mask(&block, (first + row) / group);
                     }
                 }
-                attend_rows(scratch, &shape, first..first + n_row, &masks);
+                attend_rows(scratch, &shape, first..first + n_row, &masks, Operands::Unpacked);
             }
             continue;
         }
@@ -129,7 +133,7 @@ fn attend_tile(job: &mut AttentionJob<'_>, tile: &QueryTile, first: usize, scrat
             let seen = without_hidden(&scratch.v[..n_decoded], head_dim, mask);
             unpack_values(&seen, &shape, &mut scratch.v_lines);
             for row in position * group..(position + 1) * group {
-                attend_rows(scratch, &shape, row..row + 1, &[mask; BLOCK_ROWS]);
+                attend_rows(scratch, &shape, row..row + 1, &[mask; BLOCK_ROWS], Operands::Unpacked);
             }
         }
     }
@@ -153,18 +157,17 @@ fn prepare(scratch: &mut Scratch, q: &[f32], shape: &TileShape) {
     scratch.k.resize(KEY_BLOCK * shape.head_dim, 0);
     scratch.v.resize(KEY_BLOCK * shape.head_dim, 0);
     scratch.k_pairs.resize(KEY_TILES * shape.n_in / 2, TileLine::ZERO);
-    scratch.k_lines.resize(KEY_TILES * shape.n_in, [0.0; TILE_OUT]);
-    scratch.v_lines.resize(shape.n_dim_tile * KEY_BLOCK, [0.0; TILE_OUT]);
+    scratch.k_lines.resize(KEY_TILES * shape.n_in, Line::ZERO);
+    scratch.v_lines.resize(shape.n_dim_tile * KEY_BLOCK, Line::ZERO);
 }
 
-/// Decoded K → f32 lines with the keys as columns.
+/// Packed K → f32 lines with the keys as columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn unpack_keys(scratch: &mut Scratch, n_decoded: usize, shape: &TileShape) {
-    pack_keys(&scratch.k[..n_decoded], shape.head_dim, shape.n_in / 2, &mut scratch.k_pairs);
+fn unpack_keys(scratch: &mut Scratch) {
     for (pairs, [even, odd]) in scratch.k_pairs.iter().zip(scratch.k_lines.as_chunks_mut().0) {
         let pairs = load_line(pairs);
-        store(even, first_of_pairs(pairs));
-        store(odd, second_of_pairs(pairs));
+        store(&mut even.0, first_of_pairs(pairs));
+        store(&mut odd.0, second_of_pairs(pairs));
     }
 }
 
@@ -174,18 +177,37 @@ fn unpack_values(v: &[u16], shape: &TileShape, lines: &mut [Line]) {
     for key in 0..KEY_BLOCK {
         let row = v.get(key * shape.head_dim..(key + 1) * shape.head_dim).unwrap_or_default();
         for (tile, lines) in lines.chunks_exact_mut(KEY_BLOCK).enumerate() {
-            store(&mut lines[key], first_of_pairs(load_widened(row.get(tile * TILE_OUT..).unwrap_or_default())));
+            store(&mut lines[key].0, first_of_pairs(load_widened(row.get(tile * TILE_OUT..).unwrap_or_default())));
         }
     }
 }
 
+/// Which form of a key block to multiply with; both take the same products in the same order.
+#[derive(Clone, Copy)]
+enum Operands {
+    /// `k_pairs` and `v`, unpacked in registers: less work for a single block of rows.
+    Packed,
+    /// `k_lines` and `v_lines`: less work for many.
+    Unpacked,
+}
+
 /// One key block for at most [`BLOCK_ROWS`] rows, each with its mask.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn attend_rows(scratch: &mut Scratch, shape: &TileShape, rows: Range<usize>, masks: &[u64; BLOCK_ROWS]) {
+fn attend_rows(
+    scratch: &mut Scratch,
+    shape: &TileShape,
+    rows: Range<usize>,
+    masks: &[u64; BLOCK_ROWS],
+    operands: Operands,
+) {
     let &TileShape { n_in, n_dim_tile, scale, .. } = shape;
     let n_row = rows.len();
     let mut scores = [[_mm512_setzero_ps(); BLOCK_TILES]; BLOCK_ROWS];
-    dot_block(&scratch.q[rows.start * n_in..rows.end * n_in], n_row, &scratch.k_lines, KEY_TILES, n_in, &mut scores);
+    let q = &scratch.q[rows.start * n_in..rows.end * n_in];
+    match operands {
+        Operands::Unpacked => dot_block(q, n_row, &scratch.k_lines, KEY_TILES, n_in, &mut scores),
+        Operands::Packed => dot_keys(q, n_row, &scratch.k_pairs, &mut scores),
+    }
     let mut weights = [[[0.0; TILE_OUT]; KEY_TILES]; BLOCK_ROWS];
     let mut corrections = [0.0; BLOCK_ROWS];
     for row in 0..n_row {
@@ -205,74 +227,21 @@ fn attend_rows(scratch: &mut Scratch, shape: &TileShape, rows: Range<usize>, mas
                 sums[row][tile] = _mm512_mul_ps(load(&out[tile]), _mm512_set1_ps(corrections[row]));
             }
         }
-        let v_lines = &scratch.v_lines[dim_tile * KEY_BLOCK..][..n_tile * KEY_BLOCK];
-        dot_block(&weights[..n_row * KEY_BLOCK], n_row, v_lines, n_tile, KEY_BLOCK, &mut sums);
-        for row in 0..n_row {
+        let weights = &weights[..n_row * KEY_BLOCK];
+        match operands {
+            Operands::Unpacked => {
+                let v_lines = &scratch.v_lines[dim_tile * KEY_BLOCK..][..n_tile * KEY_BLOCK];
+                dot_block(weights, n_row, v_lines, n_tile, KEY_BLOCK, &mut sums);
+            }
+            Operands::Packed => {
+                dot_values(weights, n_row, &scratch.v, shape.head_dim, dim_tile * TILE_OUT, &mut sums);
+            }
+        }
+        for (row, sums) in sums[..n_row].iter().enumerate() {
             let out = &mut scratch.out[(rows.start + row) * n_dim_tile + dim_tile..][..n_tile];
-            for tile in 0..n_tile {
-                store(&mut out[tile], sums[row][tile]);
+            for (out, sum) in out.iter_mut().zip(sums) {
+                store(out, *sum);
             }
         }
-    }
-}
-
-/// sums += x · w for x `[n_row, n_in]` and w `[n_tile][n_in]`, at most [`BLOCK_ROWS`] and [`BLOCK_TILES`] of them.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn dot_block(
-    x: &[f32],
-    n_row: usize,
-    w: &[Line],
-    n_tile: usize,
-    n_in: usize,
-    sums: &mut [[__m512; BLOCK_TILES]; BLOCK_ROWS],
-) {
-    macro_rules! by_size {
-        ($($rows:literal)*) => {
-            match (n_row, n_tile) {
-                $(($rows, 1) => dot::<$rows, 1>(x, w, n_in, sums),
-                ($rows, 2) => dot::<$rows, 2>(x, w, n_in, sums),
-                ($rows, 3) => dot::<$rows, 3>(x, w, n_in, sums),
-                ($rows, 4) => dot::<$rows, 4>(x, w, n_in, sums),)*
-                _ => unreachable!("{n_row} rows and {n_tile} tiles are no register block"),
-            }
-        };
-    }
-    by_size!(1 2 3 4 5 6);
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn dot<const ROWS: usize, const TILES: usize>(
-    x: &[f32],
-    w: &[Line],
-    n_in: usize,
-    sums: &mut [[__m512; BLOCK_TILES]; BLOCK_ROWS],
-) {
-    let mut rows: [&[f32]; ROWS] = [&[]; ROWS];
-    for row in 0..ROWS {
-        rows[row] = &x[row * n_in..][..n_in];
-    }
-    let mut columns: [&[Line]; TILES] = [&[]; TILES];
-    for tile in 0..TILES {
-        columns[tile] = &w[tile * n_in..][..n_in];
-    }
-    let mut block = [[_mm512_setzero_ps(); TILES]; ROWS];
-    for row in 0..ROWS {
-        block[row].copy_from_slice(&sums[row][..TILES]);
-    }
-    for input in 0..n_in {
-        let mut lines = [_mm512_setzero_ps(); TILES];
-        for tile in 0..TILES {
-            lines[tile] = load(&columns[tile][input]);
-        }
-        for row in 0..ROWS {
-            let value = _mm512_set1_ps(rows[row][input]);
-            for tile in 0..TILES {
-                block[row][tile] = _mm512_fmadd_ps(value, lines[tile], block[row][tile]);
-            }
-        }
-    }
-    for row in 0..ROWS {
-        sums[row][..TILES].copy_from_slice(&block[row]);
     }
 }

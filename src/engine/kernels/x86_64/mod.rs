@@ -9,6 +9,8 @@ mod amx_attention;
 mod avx2;
 mod avx512;
 mod avx512_attention;
+mod avx512_blocks;
+mod codes;
 mod key_block;
 mod lanes;
 mod tiles;
@@ -132,10 +134,11 @@ mod tests {
             include_str!("avx2.rs"),
             include_str!("avx512.rs"),
             include_str!("avx512_attention.rs"),
+            include_str!("avx512_blocks.rs"),
             include_str!("key_block.rs"),
             include_str!("lanes.rs"),
             include_str!("tiles.rs"),
-            include_str!("../decode.rs"),
+            include_str!("codes.rs"),
         ];
         let mut n_attribute = 0;
         for attribute in sources.iter().flat_map(|source| source.split("#[target_feature(enable = \"").skip(1)) {

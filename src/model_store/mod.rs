@@ -11,7 +11,7 @@
 //! Everything is downloaded into a temporary folder beside its place and moved there when it is complete, under a lock, so
 //! that the cache never holds half a model, whatever is killed when.
 //!
-//! To add a built-in model: a line in [`wheel::WHEEL_MODELS`] and in [`BUILTIN_NAMES`].
+//! To add a built-in model: a line in `WHEEL_MODELS` (wheel.rs) and in [`BUILTIN_NAMES`].
 
 mod error;
 mod fetch_lock;

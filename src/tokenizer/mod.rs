@@ -7,12 +7,12 @@
 
 mod boundary;
 mod chat_template;
-mod count_cache;
 mod error;
 mod gguf;
 mod hf_dir;
 mod model_tokenizer;
 mod pre_tokenizer;
+mod text_cache;
 mod words;
 
 pub(crate) use boundary::is_cjk_character;

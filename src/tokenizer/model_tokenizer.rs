@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::tokenizer::boundary::Boundaries;
-use crate::tokenizer::count_cache::CountCache;
+use crate::tokenizer::text_cache::TextCache;
 use crate::tokenizer::{ChatTemplate, TokenCounter, TokenizerError};
 
 /// What a text counts as that cannot be encoded, or a conversation that the template refuses: more than any context holds, so
@@ -28,8 +28,9 @@ pub struct Tokenizer {
     vocab_size: usize,
     vocab_hash: String,
     boundaries: Boundaries,
-    piece_counts: CountCache,
-    fragment_counts: CountCache,
+    /// Ids of the pieces between proven boundaries, special tokens parsed.
+    pieces: TextCache<Box<[u32]>>,
+    fragment_counts: TextCache<usize>,
 }
 
 /// A token with a role of its own.
@@ -83,8 +84,8 @@ impl Tokenizer {
             eos_ids,
             vocab_size,
             vocab_hash: blake3::hash(serialized.as_bytes()).to_hex().to_string(),
-            piece_counts: CountCache::new(),
-            fragment_counts: CountCache::new(),
+            pieces: TextCache::new(),
+            fragment_counts: TextCache::new(),
         })
     }
 
@@ -94,16 +95,24 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Encode`], e.g. for a run of white space that the pre-tokenizer cannot take.
     pub fn encode(&self, text: &str, allow_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let failed = |reason: String| TokenizerError::Encode { bytes: text.len(), reason };
-        let longest_run = longest_space_run_bytes(text);
-        if longest_run > MAX_SPACE_RUN_BYTES {
-            return Err(failed(format!(
-                "{longest_run} bytes of white space in a row, the limit is {MAX_SPACE_RUN_BYTES}"
-            )));
+        if !allow_special {
+            return encode_whole(self.literal(), text);
         }
-        let tokenizer = if allow_special { &self.parsing } else { self.literal() };
-        let encoding = tokenizer.encode_fast(text, false).map_err(|error| failed(error.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+        let mut ids = Vec::new();
+        self.for_each_piece(text, |piece| ids.extend_from_slice(piece))?;
+        Ok(ids)
+    }
+
+    /// Shows `visit` the ids of `text` in pieces. At a proven boundary not only the counts add up but the cuts are the same,
+    /// hence the ids; and the words of a haystack come back so often that remembering them is several times faster.
+    fn for_each_piece(&self, text: &str, mut visit: impl FnMut(&[u32])) -> Result<(), TokenizerError> {
+        if self.boundaries.are_unknown() {
+            return encode_whole(&self.parsing, text).map(|ids| visit(&ids));
+        }
+        let encode_piece = |piece| encode_whole(&self.parsing, piece).map(Vec::into_boxed_slice);
+        self.boundaries
+            .pieces(text)
+            .try_for_each(|piece| self.pieces.read(piece, || encode_piece(piece), |ids| visit(ids)))
     }
 
     fn literal(&self) -> &tokenizers::Tokenizer {
@@ -212,25 +221,23 @@ impl Tokenizer {
         &self.vocab_hash
     }
 
-    fn count_piece(&self, piece: &str) -> usize {
-        self.encode(piece, true).map_or(UNCOUNTABLE_TOKENS, |ids| ids.len())
+    fn try_count(&self, text: &str) -> Result<usize, TokenizerError> {
+        let mut count = 0;
+        self.for_each_piece(text, |ids| count += ids.len())?;
+        Ok(count)
     }
 }
 
 impl TokenCounter for Tokenizer {
     fn count(&self, text: &str) -> usize {
-        if self.boundaries.are_unknown() {
-            return self.count_piece(text);
-        }
-        self.boundaries
-            .pieces(text)
-            .map(|piece| self.piece_counts.get_or_count(piece, |piece| self.count_piece(piece)))
-            .sum()
+        self.try_count(text).unwrap_or(UNCOUNTABLE_TOKENS)
     }
 
     fn count_chat(&self, messages: &[(&str, &str)]) -> usize {
-        self.render_chat(messages, true)
-            .map_or(UNCOUNTABLE_TOKENS, |prompt| self.count(&prompt) + usize::from(self.missing_bos(&prompt).is_some()))
+        let count = |prompt: String| {
+            self.try_count(&prompt).map(|count| count + usize::from(self.missing_bos(&prompt).is_some()))
+        };
+        self.render_chat(messages, true).and_then(count).unwrap_or(UNCOUNTABLE_TOKENS)
     }
 
     fn fingerprint(&self) -> String {
@@ -243,7 +250,7 @@ impl TokenCounter for Tokenizer {
     }
 
     fn count_fragment(&self, text: &str) -> usize {
-        self.fragment_counts.get_or_count(text, |text| self.count(text))
+        self.fragment_counts.read(text, || self.try_count(text), |count| *count).unwrap_or(UNCOUNTABLE_TOKENS)
     }
 
     fn is_additive_at(&self, left: &str, right: &str) -> bool {
@@ -264,6 +271,16 @@ impl std::fmt::Debug for Tokenizer {
             .field("eos_ids", &self.eos_ids)
             .finish_non_exhaustive()
     }
+}
+
+fn encode_whole(tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, TokenizerError> {
+    let failed = |reason: String| TokenizerError::Encode { bytes: text.len(), reason };
+    let longest_run = longest_space_run_bytes(text);
+    if longest_run > MAX_SPACE_RUN_BYTES {
+        return Err(failed(format!("{longest_run} bytes of white space in a row, the limit is {MAX_SPACE_RUN_BYTES}")));
+    }
+    let encoding = tokenizer.encode_fast(text, false).map_err(|error| failed(error.to_string()))?;
+    Ok(encoding.get_ids().to_vec())
 }
 
 fn longest_space_run_bytes(text: &str) -> usize {

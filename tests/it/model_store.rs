@@ -1,5 +1,7 @@
 //! The model store from outside: names and paths, and downloads from a hub that runs inside the test.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests, too, may fail loudly")]
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;

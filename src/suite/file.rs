@@ -22,6 +22,8 @@ const MAX_BINS: usize = 16;
 const MAX_TASKS: usize = 64;
 /// Per task and bin; the exact tests are of no use beyond it.
 pub(super) const MAX_SAMPLES: u32 = 10_000;
+/// Over all tasks and bins. Their recipes are kept in memory, and at one a second this is more than two days.
+const MAX_ITEMS: u64 = 200_000;
 /// Shorter than any prompt with its answer.
 const MIN_BIN_TOKENS: u32 = 256;
 /// The longest windows on offer.
@@ -141,8 +143,8 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
     if plans.iter().all(|plan| plan.bins.is_empty()) || bins.is_empty() {
         return Err(SuiteError::NothingSelected { origin: origin.into() });
     }
-    let gate = check.gate(file.gate, &bins)?;
-    Ok(Suite {
+    let gate = check.gate(file.gate, &bins, &plans)?;
+    let suite = Suite {
         name: file.name,
         version: file.version.unwrap_or(1),
         description: file.description,
@@ -151,7 +153,18 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
         bins,
         tasks: plans,
         gate,
-    })
+    };
+    check_items(&suite, origin)?;
+    Ok(suite)
+}
+
+/// Checks the number of items before any of them is planned.
+pub(super) fn check_items(suite: &Suite, origin: &str) -> Result<(), SuiteError> {
+    let of_bin = |bin: &BinPlan| -> u64 {
+        let asked = suite.tasks.iter().filter(|plan| plan.bins.contains(&bin.bin));
+        asked.map(|plan| u64::from(plan.samples.unwrap_or(bin.samples))).sum()
+    };
+    Checker { origin }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
 }
 
 struct Checker<'a> {
@@ -279,7 +292,7 @@ impl Checker<'_> {
         }
     }
 
-    fn gate(&self, file: GateFile, bins: &[BinPlan]) -> Result<GatePolicy, SuiteError> {
+    fn gate(&self, file: GateFile, bins: &[BinPlan], tasks: &[TaskPlan]) -> Result<GatePolicy, SuiteError> {
         let default = GatePolicy::default();
         let alpha = file.alpha.unwrap_or(default.alpha);
         if !(alpha > 0.0 && alpha < 0.5) {
@@ -287,7 +300,7 @@ impl Checker<'_> {
         }
         let mut cells = BTreeMap::new();
         for (cell, policy) in file.cells {
-            self.cell_key(&cell, bins)?;
+            self.cell_key(&cell, bins, tasks)?;
             let key = |field: &str| format!("cells.\"{cell}\".{field}");
             let share = |field: &str, percent: Option<f64>| -> Result<Option<f64>, SuiteError> {
                 percent.map(|percent| self.share(&key(field), Some(percent), 0.0)).transpose()
@@ -313,8 +326,8 @@ impl Checker<'_> {
         })
     }
 
-    /// `group` or `group/bin`, both known: an exception that names nothing would silently never hold.
-    fn cell_key(&self, cell: &str, bins: &[BinPlan]) -> Result<(), SuiteError> {
+    /// `group` or `group/bin`, both asked in this suite: an exception for nothing would silently never hold.
+    fn cell_key(&self, cell: &str, bins: &[BinPlan], tasks: &[TaskPlan]) -> Result<(), SuiteError> {
         let unknown = |what, part: &str, known: Vec<String>| SuiteError::UnknownCell {
             origin: self.origin.into(),
             cell: cell.into(),
@@ -323,9 +336,12 @@ impl Checker<'_> {
             known,
         };
         let (group, bin) = cell.split_once('/').map_or((cell, None), |(group, bin)| (group, Some(bin)));
-        if !TaskGroup::ALL.iter().any(|known| known.name() == group) {
-            let known = TaskGroup::ALL.iter().map(|known| known.name().to_owned()).collect();
-            return Err(unknown("task group", group, known));
+        let mut groups: Vec<String> =
+            tasks.iter().map(|plan| TaskGroup::of_task(&plan.task).name().to_owned()).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        if !groups.iter().any(|known| known == group) {
+            return Err(unknown("task group", group, groups));
         }
         let names: Vec<String> = bins.iter().map(|plan| plan.bin.to_string()).collect();
         match bin {

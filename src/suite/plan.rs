@@ -2,7 +2,7 @@
 
 use super::{BinPlan, GroupSpec, ItemSpec, Plan, Suite, TaskPlan};
 use crate::rng::hash_name;
-use crate::sample::Item;
+use crate::sample::{Bin, Item};
 use crate::tasks::{self, Depth, Ground, GroupRequest, QuestionRequest, Task, TaskError};
 use crate::tokenizer::TokenCounter;
 
@@ -16,12 +16,15 @@ impl Suite {
         Plan { groups: self.bins.iter().flat_map(|bin| self.bin_groups(bin)).collect() }
     }
 
-    /// Generates the items of one document.
+    /// Generates the items of one document. All its questions are needed, because each leaves its trace in the text.
     ///
     /// # Errors
-    /// When its text or a right answer does not fit the bin, or the group is not of this suite.
+    /// When its text or a right answer does not fit the bin, or the group is not as [`Suite::plan`] made it.
     pub fn generate(&self, group: &GroupSpec, counter: &dyn TokenCounter) -> Result<Vec<Item>, TaskError> {
         let unknown = |task: &str| TaskError::UnknownTask { task: task.to_owned() };
+        if haystack_id(group.bin, &group.items) != group.haystack_id {
+            return Err(TaskError::PartialGroup { haystack_id: group.haystack_id.clone() });
+        }
         let bin = self.bins.iter().find(|plan| plan.bin == group.bin);
         let output_reserve = bin.map_or_else(|| tasks::default_output_reserve(group.bin), |plan| plan.output_reserve);
         let questions = group.items.iter().map(|item| {
@@ -65,18 +68,15 @@ impl Suite {
             let chunks: Vec<&[ItemSpec]> = items.chunks(bin.shared_prefix.max(1) as usize).collect();
             let count = chunks.len() as f64;
             for (number, chunk) in chunks.into_iter().enumerate() {
-                groups.push(((number as f64 + 0.5) / count, self.group(bin, chunk.to_vec())));
+                groups.push((
+                    (number as f64 + 0.5) / count,
+                    GroupSpec { haystack_id: haystack_id(bin.bin, chunk), bin: bin.bin, items: chunk.to_vec() },
+                ));
             }
         }
         // Stable: at equal progress the order of the file holds.
         groups.sort_by(|(left, _), (right, _)| left.total_cmp(right));
         groups.into_iter().map(|(_, group)| group).collect()
-    }
-
-    fn group(&self, bin: &BinPlan, items: Vec<ItemSpec>) -> GroupSpec {
-        let ids: Vec<&str> = items.iter().map(|item| item.item_id.as_str()).collect();
-        let hash = hash_name(&["haystack", &bin.bin.tokens().to_string(), &ids.join(" ")]);
-        GroupSpec { haystack_id: hash.to_hex()[..ID_DIGITS].to_owned(), bin: bin.bin, items }
     }
 
     fn items(&self, bin: &BinPlan, plan: &TaskPlan, task: &Task) -> Vec<ItemSpec> {
@@ -115,6 +115,13 @@ impl Suite {
     }
 }
 
+/// Names a document by all its questions.
+fn haystack_id(bin: Bin, items: &[ItemSpec]) -> String {
+    let ids: Vec<&str> = items.iter().map(|item| item.item_id.as_str()).collect();
+    let hash = hash_name(&["haystack", &bin.tokens().to_string(), &ids.join(" ")]);
+    hash.to_hex()[..ID_DIGITS].to_owned()
+}
+
 /// The slots in an order in which a few of them already span the depth: in strides of nearly half their number, starting at
 /// a place of the task's own so that the tasks of one document do not all stand at one depth.
 fn slot_order(slots: &[u8], task: &str) -> Vec<u8> {
@@ -132,4 +139,34 @@ fn gcd(left: usize, right: usize) -> usize {
 fn interleave(streams: Vec<Vec<ItemSpec>>) -> Vec<ItemSpec> {
     let longest = streams.iter().map(Vec::len).max().unwrap_or(0);
     (0..longest).flat_map(|number| streams.iter().filter_map(move |items| items.get(number).cloned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokenizer::WordTokenizer;
+
+    #[test]
+    fn a_few_slots_already_span_the_depth() {
+        let slots = [0, 10, 25, 50, 75, 90, 100];
+        for task in tasks::ids() {
+            let order = slot_order(&slots, task);
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, slots, "every slot once");
+            let first = &order[..4];
+            assert!(first.iter().max().unwrap() - first.iter().min().unwrap() >= 65, "{task}: {first:?}");
+        }
+        assert_eq!(slot_order(&[40], "needle"), [40]);
+        assert_eq!(slot_order(&[0, 100], "needle").len(), 2);
+    }
+
+    #[test]
+    fn half_a_group_is_not_generated() {
+        let suite = Suite::builtin("smoke").unwrap();
+        let mut group = suite.plan().groups.pop().unwrap();
+        assert!(suite.generate(&group, &WordTokenizer).is_ok());
+        group.items.pop();
+        assert!(matches!(suite.generate(&group, &WordTokenizer), Err(TaskError::PartialGroup { .. })));
+    }
 }

@@ -21,6 +21,14 @@ pub enum TaskError {
         /// Bin minus output reserve.
         available: usize,
     },
+    /// The target cannot say how long a prompt is, for example because the model has no chat template.
+    #[error("{tasks} in bin {bin}: the prompt cannot be counted: the chat template does not take it")]
+    Uncountable {
+        /// The tasks that share the document.
+        tasks: String,
+        /// The bin.
+        bin: Bin,
+    },
     /// The right answer does not fit the output reserve.
     #[error(
         "{task} in bin {bin}: the right answer has {answer_tokens} tokens, {output_reserve} are reserved for output"
@@ -69,6 +77,12 @@ pub enum TaskError {
         /// The id.
         task: String,
     },
+    /// Questions of the document are missing or foreign: the text would not be the one that the id stands for.
+    #[error("the questions of document {haystack_id} are not those it was planned with")]
+    PartialGroup {
+        /// The document.
+        haystack_id: String,
+    },
     /// There are no words for the language.
     #[error("there is no haystack in language `{}`", language.tag())]
     Language {
@@ -96,12 +110,16 @@ impl Hint for TaskError {
                         .into(),
                 ]
             }
+            Self::Uncountable { .. } => {
+                vec!["the model needs a chat template: use its instruction-tuned version".into()]
+            }
             Self::Unfilled { .. } => {
                 vec!["the tokenizer counts whole texts and parts differently: use a longer bin".into()]
             }
             Self::Exhausted { .. } => {
                 vec!["lower `shared_prefix` of the bin or the task's `count` or `records`".into()]
             }
+            Self::PartialGroup { .. } => vec!["generate the whole group, then leave out what is not needed".into()],
             Self::Params { .. } => Vec::new(),
             Self::UnknownTask { task } => vec![crate::hint::did_you_mean(task, &super::ids())],
             Self::Language { .. } => vec!["known: en".into()],

@@ -12,7 +12,7 @@ use super::planting::{Planted, Planting, Soil};
 use super::{Depth, Ground, Task, TaskError};
 use crate::rng::Rng;
 use crate::sample::{Bin, Distractor, Gold, Item, Language, Message, Role};
-use crate::tokenizer::TokenCounter;
+use crate::tokenizer::{TokenCounter, UNCOUNTABLE_TOKENS};
 
 /// The recipe of one document.
 pub struct GroupRequest<'a> {
@@ -79,6 +79,9 @@ pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Resul
     };
     let planted = plant_all(request, lexicon, &mut soil, counter)?;
     let frame = Frame::new(ground, &planted, soil.variant, counter);
+    if frame.longest() >= UNCOUNTABLE_TOKENS {
+        return Err(TaskError::Uncountable { tasks: task_list(request), bin: request.bin });
+    }
     let budget = (request.bin.tokens().saturating_sub(request.output_reserve)) as usize;
     let plants: Vec<Plant> = planted.iter().flat_map(|question| question.plants.iter().cloned()).collect();
     let plant_tokens: usize = plants.iter().map(|plant| plant.unit.tokens).sum();

@@ -57,6 +57,9 @@ pub(super) trait Filler {
     /// The next unit.
     fn next_unit(&mut self, counter: &dyn TokenCounter) -> Unit;
 
+    /// Draws that may fail to fit the rest of the budget before the rest is left unused.
+    fn last_fits(&self) -> usize;
+
     /// Brings the drawn units into their order of appearance.
     fn order(&mut self, _units: &mut [Unit]) {}
 }
@@ -82,18 +85,19 @@ impl Filler for Prose<'_> {
         // A newline may merge with the full stop before it, so this pair is counted as a whole.
         Unit { tokens: counter.count(&text), text, entry: None }
     }
-}
 
-/// Draws that may fail to fit the rest of the budget before it is left unused: with sentences of 8 to 40 tokens this leaves
-/// less than the shortest sentence almost always.
-const LAST_FITS: usize = 24;
+    /// Sentences have 8 to 40 tokens: this leaves less than the shortest almost always.
+    fn last_fits(&self) -> usize {
+        24
+    }
+}
 
 /// Draws filler until `budget` tokens are used as far as possible; never more.
 pub(super) fn fill(filler: &mut dyn Filler, budget: usize, counter: &dyn TokenCounter) -> Vec<Unit> {
     let mut units = Vec::new();
     let mut used = 0;
     let mut misses = 0;
-    while misses < LAST_FITS && used < budget {
+    while misses < filler.last_fits() && used < budget {
         let unit = filler.next_unit(counter);
         // A unit without tokens would never end the loop.
         if used + unit.tokens.max(1) <= budget {

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use kvgauge::hint::Hint;
 use kvgauge::rng::hash_name;
 use kvgauge::sample::{Bin, Item};
-use kvgauge::suite::{BUILTIN, Suite, SuiteError};
+use kvgauge::suite::{BUILTIN, CellPolicy, Suite, SuiteError};
 use kvgauge::tasks::TASKS;
 use kvgauge::tokenizer::{TokenCounter, Tokenizer, WordTokenizer};
 
@@ -16,7 +16,7 @@ static SMOLLM2: LazyLock<Tokenizer> = LazyLock::new(|| smollm2::tokenizer(None))
 static LLAMA_CUT: LazyLock<Tokenizer> = LazyLock::new(|| smollm2::tokenizer(Some("llama-bpe")));
 
 fn items(suite: &Suite, counter: &dyn TokenCounter) -> Vec<Item> {
-    suite.plan().groups.iter().flat_map(|group| suite.generate(group, counter).unwrap()).collect()
+    suite.plan().groups.iter().flat_map(|group| suite.generate(group, counter).expect("fits its bin")).collect()
 }
 
 fn check_items(suite: &Suite, counter: &dyn TokenCounter) {
@@ -25,7 +25,7 @@ fn check_items(suite: &Suite, counter: &dyn TokenCounter) {
     let mut longest: BTreeMap<&str, (Bin, u32)> = BTreeMap::new();
     let mut prefixes: BTreeMap<&str, &str> = BTreeMap::new();
     for item in &items {
-        let plan = suite.bins.iter().find(|plan| plan.bin == item.bin).unwrap();
+        let plan = suite.bins.iter().find(|plan| plan.bin == item.bin).expect("a planned bin");
         let messages: Vec<(&str, &str)> =
             item.messages.iter().map(|message| (message.role.name(), message.content.as_str())).collect();
         assert_eq!(counter.count_chat(&messages), item.prompt_tokens as usize, "{} in {}", item.task, item.bin);
@@ -34,12 +34,13 @@ fn check_items(suite: &Suite, counter: &dyn TokenCounter) {
         assert!(counter.count(&item.expected.answer) < item.max_output_tokens as usize);
         let fill = longest.entry(&item.haystack_id).or_insert((item.bin, 0));
         fill.1 = fill.1.max(item.prompt_tokens);
-        let prefix = messages[0].1.rsplit_once("\n\nQuestion: ").unwrap().0;
+        let prefix = messages[0].1.rsplit_once("\n\nQuestion: ").expect("a question").0;
         assert_eq!(*prefixes.entry(&item.haystack_id).or_insert(prefix), prefix);
         assert!(item.excerpt.len() < 4000 && !item.excerpt.is_empty());
     }
     for (bin, tokens) in longest.values() {
-        let budget = bin.tokens() - suite.bins.iter().find(|plan| plan.bin == *bin).unwrap().output_reserve;
+        let budget =
+            bin.tokens() - suite.bins.iter().find(|plan| plan.bin == *bin).expect("a planned bin").output_reserve;
         let least = if bin.tokens() < 2048 { 0.90 } else { 0.97 };
         assert!(f64::from(*tokens) >= least * f64::from(budget), "{tokens} of {budget} in {bin}");
     }
@@ -64,7 +65,7 @@ fn items_are_the_same_bytes_for_ever() {
     let suite = Suite::builtin("smoke").unwrap();
     let text = serde_json::to_string(&items(&suite, &*SMOLLM2)).unwrap();
     // A change of this value means other items: then count up the generator's version.
-    let expected = "b3dfdf6436ad42f0";
+    let expected = "12af770f80b5c838";
     assert_eq!(&hash_name(&[&text]).to_hex()[..16], expected);
 }
 
@@ -144,6 +145,18 @@ fn a_selection_names_what_does_not_exist() {
     assert!(matches!(error, SuiteError::NothingSelected { .. }) && error.is_selection());
     let cut = suite.select(Some(&[Bin(512), Bin(32_768)]), Some(&names(&["lookalike"])), None, None).unwrap();
     assert_eq!(cut.bins.iter().map(|plan| plan.bin).collect::<Vec<_>>(), [Bin(512)]);
+    assert!(matches!(suite.select(None, None, Some(0), None), Err(SuiteError::NothingSelected { .. })));
+    let limit = |samples| match suite.select(None, None, Some(samples), None) {
+        Err(SuiteError::Limit { what, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((limit(10_001).as_str(), limit(10_000).as_str()), ("samples", "items"));
+    let mut gated = suite.clone();
+    for cell in ["retrieval", "retrieval/2K", "retrieval/8K", "structure/2K"] {
+        gated.gate.cells.insert(cell.into(), CellPolicy::default());
+    }
+    let cut = gated.select(Some(&[Bin(2048)]), Some(&names(&["needle"])), None, None).unwrap();
+    assert_eq!(cut.gate.cells.keys().collect::<Vec<_>>(), ["retrieval", "retrieval/2K"]);
     let error = Suite::builtin("qick").unwrap_err();
     assert_eq!(error.hints()[0], "did you mean `quick`?");
 }
@@ -201,6 +214,7 @@ fn broken_suites_say_where_and_what_to_do() {
             "gate.cells.\"longoutput/2K\": there is no task group `longoutput`",
             "did you mean `long_output`?",
         ),
+        ("long_output/2K", "structure/2K", "there is no task group `structure`", "known: long_output"),
         (
             "long_output/2K",
             "long_output/4K",

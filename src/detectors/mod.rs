@@ -52,6 +52,11 @@ impl<'a> Context<'a> {
         self.expected.or(self.baseline)
     }
 
+    /// Everything known that may ask for what the output does: the expected answer and the baseline's output.
+    fn references(&self) -> impl Iterator<Item = &'a str> {
+        self.expected.into_iter().chain(self.baseline)
+    }
+
     /// An output that equals what was expected, or without that what the baseline said, is no degradation.
     fn is_as_expected(&self) -> bool {
         self.reference().is_some_and(|reference| self.output.trim() == reference.trim())

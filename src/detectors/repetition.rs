@@ -1,8 +1,9 @@
 //! Loops.
 //!
-//! - An exact period at the end: at least 4 copies and 24 tokens, unbroken. Compression and n-gram shares are no criterion:
+//! - An exact period at the end: at least 4 copies and 24 tokens (digits one each), unbroken. Compression and n-gram shares are no criterion:
 //!   clean JSON arrays reach any limit that catches loops.
-//! - The same with numbers masked, for loops with a counter: only when they go past what the expected answer has of it.
+//! - An exact period anywhere: at least 8 copies and 64 tokens, with words in it.
+//! - The same as the first with numbers masked, for loops with a counter: only when they go past what the expected answer has of it.
 //! - Units doubled where they stand (`the the cat cat`), which leaves n-gram shares low.
 //! - Runs of whitespace or of one character.
 //!
@@ -18,10 +19,22 @@ const MAX_READ_BYTES: usize = 4 << 20;
 
 const MIN_COPIES: usize = 4;
 const MIN_COVERED_TOKENS: usize = 24;
+/// A loop of numbers alone, where nothing is known of what was asked.
+const MIN_DATA_COPIES: usize = 8;
+const MIN_DATA_TOKENS: usize = 64;
 /// A loop with a counter is weaker evidence, and a table looks the same.
 const MIN_COUNTED_COPIES: usize = 6;
 /// Tokens after the last whole copy that may differ: an answer cut inside a word, a closing quote.
 const MAX_TAIL_TOKENS: usize = 3;
+
+/// A loop inside the output: twice the copies and more tokens than one at the end needs, and its longest unit, which bounds
+/// the work to that many comparisons per token.
+const MIN_ESCAPED_COPIES: usize = 8;
+const MIN_ESCAPED_TOKENS: usize = 64;
+const MAX_ESCAPED_UNIT: usize = 64;
+
+/// Tokens at the end in which a period is looked for, so that units have up to 16,384; a loop found reaches back further.
+const MAX_LOOP_SEARCHED: usize = 65_536;
 
 /// Blanks in a row: indentation and table columns stay under it.
 const MIN_BLANKS: usize = 200;
@@ -48,9 +61,11 @@ pub(super) fn detect(context: &Context<'_>) -> Option<Finding> {
     let read = &output[from..];
     let found = character_run(context, read).or_else(|| {
         let tokens = tokens(read);
-        exact_loop(context, read, &tokens)
+        let weights = Weights::of(&tokens);
+        exact_loop(context, read, &tokens, &weights)
             .or_else(|| inner_loop(context, read, &tokens))
-            .or_else(|| counted_loop(context, read, &tokens))
+            .or_else(|| counted_loop(context, read, &tokens, &weights))
+            .or_else(|| escaped_loop(context, read, &tokens))
             .or_else(|| doubling(context, read, &tokens))
     })?;
     Some(Finding {
@@ -104,14 +119,13 @@ fn character_run(context: &Context<'_>, read: &str) -> Option<Place> {
             same = Run::default();
         }
         same.extend(at, end, c);
-        let needed = if RULE_CHARS.contains(c) { MIN_RULE_CHARS } else { MIN_RUN_CHARS };
-        if same.chars >= needed {
+        if same.chars >= MIN_RUN_CHARS && (same.chars >= MIN_RULE_CHARS || !RULE_CHARS.contains(c)) {
             keep(same, "one character");
         }
     }
     let (run, what) = worst?;
     let material = &read[run.start..run.end];
-    if context.reference().is_some_and(|reference| reference.contains(material)) {
+    if context.references().any(|reference| reference.contains(material)) {
         return None;
     }
     let shown = if run.of == ' ' { String::new() } else { format!(" `{}`", run.of) };
@@ -157,27 +171,53 @@ impl Period {
 /// The period of a suffix of `items` with enough copies that covers the most; of nearly equal ones the shortest.
 ///
 /// The Z function of the reversed sequence tells for every period how far it reaches back: O(n).
-fn suffix_period<T: PartialEq + Copy>(items: &[T], min_covered: usize, max_tail: usize) -> Option<Period> {
-    let mut best: Option<Period> = None;
+fn suffix_period<T: PartialEq + Copy>(
+    items: &[T],
+    max_tail: usize,
+    is_enough: impl Fn(&Period) -> bool,
+) -> Option<Period> {
+    let reversed: Vec<T> = items.iter().rev().copied().collect();
     for tail in 0..=max_tail.min(items.len()) {
-        let reversed: Vec<T> = items[..items.len() - tail].iter().rev().copied().collect();
-        if reversed.len() < min_covered {
-            break;
-        }
-        let reach = z_function(&reversed);
-        for unit in 1..=reversed.len() / MIN_COPIES {
-            let found = Period { unit, covered: unit + reach[unit], tail };
+        let reach = z_function(&reversed[tail..items.len().min(tail + MAX_LOOP_SEARCHED)]);
+        let mut best: Option<Period> = None;
+        for (unit, reach) in reach.iter().enumerate().take(reach.len() / MIN_COPIES + 1).skip(1) {
+            let found = Period { unit, covered: unit + reach, tail };
             // Multiples of a period reach up to one of their own lengths further: that is no better loop.
             let better = best.is_none_or(|best| found.covered > best.covered + unit.max(best.covered / 2));
-            if found.covered >= min_covered && found.copies() >= MIN_COPIES && better {
+            if better && found.copies() >= MIN_COPIES && is_enough(&found) {
                 best = Some(found);
             }
         }
-        if best.is_some() {
-            break;
+        if let Some(mut best) = best {
+            let repeats = |at: &usize| reversed[*at] == reversed[*at - best.unit];
+            best.covered += (tail + best.covered..reversed.len()).take_while(repeats).count();
+            return Some(best);
         }
     }
-    best
+    None
+}
+
+/// What a loop covers, in tokens of a model: those split numbers into digits. `until[i]` is the sum before token `i`.
+struct Weights {
+    until: Vec<usize>,
+}
+
+impl Weights {
+    fn of(tokens: &[Token]) -> Self {
+        let mut until = Vec::with_capacity(tokens.len() + 1);
+        let mut sum = 0;
+        until.push(sum);
+        for token in tokens {
+            sum += if token.kind == Kind::Number { token.end - token.start } else { 1 };
+            until.push(sum);
+        }
+        Self { until }
+    }
+
+    fn covered(&self, period: &Period) -> usize {
+        let end = self.until.len() - 1 - period.tail;
+        self.until[end] - self.until[end - period.covered]
+    }
 }
 
 /// `z[i]`: length of the longest common prefix of `items` and `items[i..]`.
@@ -198,20 +238,69 @@ fn z_function<T: PartialEq>(items: &[T]) -> Vec<usize> {
     z
 }
 
-fn exact_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
-    let hashes: Vec<u64> = tokens.iter().map(|token| token.hash).collect();
-    let period = suffix_period(&hashes, MIN_COVERED_TOKENS, MAX_TAIL_TOKENS)?;
+fn exact_loop(context: &Context<'_>, read: &str, tokens: &[Token], weights: &Weights) -> Option<Place> {
+    let has_reference = context.reference().is_some();
+    let period = suffix_period(&hashes_of(tokens), MAX_TAIL_TOKENS, |period| {
+        let covered = weights.covered(period);
+        let is_much = covered >= MIN_DATA_TOKENS && period.copies() >= MIN_DATA_COPIES;
+        // Columns of equal numbers are data as far as anybody knows.
+        covered >= MIN_COVERED_TOKENS && (has_reference || is_much || has_words_or_marks(loop_tokens(tokens, *period)))
+    })?;
+    judged_loop(context, read, loop_tokens(tokens, period), period)
+}
+
+fn has_words_or_marks(looped: &[Token]) -> bool {
+    looped.iter().any(Token::is_wordlike) || looped.iter().all(|token| token.kind == Kind::Mark)
+}
+
+/// A loop that the output got out of. Asks for more than one at the end, and for words: data repeats numbers and marks.
+///
+/// A loop of the least length has at least 56 tokens equal to those one unit before, so looking at every 32nd token finds
+/// it: O(n), as what was found is not looked at again.
+fn escaped_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+    const STRIDE: usize = 32;
+    let hashes = hashes_of(tokens);
+    let mut longest: Option<Period> = None;
+    let mut seen_until = 0;
+    for anchor in (0..hashes.len()).step_by(STRIDE) {
+        if anchor < seen_until {
+            continue;
+        }
+        for unit in 1..=MAX_ESCAPED_UNIT.min(anchor) {
+            let repeats = |at: &usize| hashes[*at] == hashes[*at - unit];
+            if !repeats(&anchor) {
+                continue;
+            }
+            let start = (unit..anchor).rev().take_while(repeats).last().unwrap_or(anchor) - unit;
+            let end = (anchor..hashes.len()).take_while(repeats).last().unwrap_or(anchor) + 1;
+            let found = Period { unit, covered: end - start, tail: hashes.len() - end };
+            if found.covered < MIN_ESCAPED_TOKENS || found.copies() < MIN_ESCAPED_COPIES {
+                continue;
+            }
+            seen_until = end;
+            if longest.is_none_or(|longest| found.covered > longest.covered) {
+                longest = Some(found);
+            }
+            break;
+        }
+    }
+    let period = longest?;
     let looped = loop_tokens(tokens, period);
-    let unit = &looped[..period.unit];
-    if is_form(read, unit, period) {
+    if !looped[..period.unit].iter().any(Token::is_wordlike) {
         return None;
     }
-    match context.reference() {
-        Some(reference) if asks_for(reference, &hashes_of(unit), period.copies(), hashes_of) => return None,
-        None if is_json(read) => return None,
-        _ => {}
-    }
+    judged_loop(context, read, looped, period)
+}
+
+fn judged_loop(context: &Context<'_>, read: &str, looped: &[Token], period: Period) -> Option<Place> {
+    let unit = &looped[..period.unit];
     let copies = period.copies();
+    if is_form(read, unit, period)
+        || context.references().any(|reference| asks_for(reference, &hashes_of(unit), copies, hashes_of))
+        || (context.reference().is_none() && is_json(read))
+    {
+        return None;
+    }
     Some(Place::new(read, looped[0].start, looped[looped.len() - 1].end, |share| {
         format!("period of {} tokens, {copies} copies, {share}: `{}`", period.unit, shown(read, unit))
     }))
@@ -288,9 +377,9 @@ fn inner_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Pla
     let text = &text[text.ceil_char_boundary(text.len().saturating_sub(MAX_CHARS))..];
     let chars: Vec<(usize, char)> = text.char_indices().collect();
     let letters: Vec<char> = chars.iter().map(|(_, c)| *c).collect();
-    let period = suffix_period(&letters, MIN_CHARS, 0)?;
+    let period = suffix_period(&letters, 0, |period| period.covered >= MIN_CHARS)?;
     let start = token.end - text.len() + chars[chars.len() - period.covered].0;
-    if context.reference().is_some_and(|reference| reference.contains(&read[start..token.end])) {
+    if context.references().any(|reference| reference.contains(&read[start..token.end])) {
         return None;
     }
     let unit: String = letters[letters.len() - period.covered..][..period.unit].iter().take(40).collect();
@@ -300,20 +389,24 @@ fn inner_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Pla
 }
 
 /// A loop with a counter that goes on past what was expected. Without a reference nobody knows how far it should go.
-fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
-    let reference = context.reference()?;
+fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token], weights: &Weights) -> Option<Place> {
+    context.reference()?;
     let masked = digit_masked(tokens);
-    let period = suffix_period(&masked, MIN_COVERED_TOKENS, MAX_TAIL_TOKENS)?;
+    let period = suffix_period(&masked, MAX_TAIL_TOKENS, |period| {
+        period.copies() >= MIN_COUNTED_COPIES && weights.covered(period) >= MIN_COVERED_TOKENS
+    })?;
     let looped = loop_tokens(tokens, period);
     let unit = &looped[..period.unit];
     let copies = period.copies();
     let has_words = unit.iter().any(|token| token.is_wordlike());
-    if copies < MIN_COUNTED_COPIES || is_form(read, unit, period) {
+    if is_form(read, unit, period) {
         return None;
     }
-    let expected = copies_in(reference, &digit_masked(unit), digit_masked);
+    let masked_unit = digit_masked(unit);
+    let expected = context.references().map(|reference| copies_in(reference, &masked_unit, digit_masked)).max()?;
     // Lists of bare numbers are data; they are loops only beyond the size of what was asked.
-    let allowed = if has_words { expected + expected / 4 + 1 } else { expected.max(tokens_len(reference)) + 1 };
+    let longest = context.references().map(|reference| self::tokens(reference).len()).max()?;
+    let allowed = if has_words { expected + expected / 4 + 1 } else { expected.max(longest) + 1 };
     (copies > allowed).then(|| {
         Place::new(read, looped[0].start, looped[looped.len() - 1].end, |share| {
             format!(
@@ -325,19 +418,13 @@ fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<P
     })
 }
 
-fn tokens_len(text: &str) -> usize {
-    tokens(text).len()
-}
-
 /// Units that stand twice in a row, over a large part of the words.
 fn doubling(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
     let found = doubled(read, tokens).or_else(|| {
         let tail = tokens.len().saturating_sub(DOUBLING_TAIL);
         (tail > 0).then(|| doubled(read, &tokens[tail..])).flatten()
     })?;
-    if let Some(reference) = context.reference()
-        && doubled(reference, &self::tokens(reference)).is_some()
-    {
+    if context.references().any(|reference| doubled(reference, &self::tokens(reference)).is_some()) {
         return None;
     }
     let share = found.share * 100.0;
@@ -426,7 +513,7 @@ mod tests {
         let counted: String = (1..200).map(|n| format!("Step {n}: turn the valve.\n")).collect();
         let outputs = [
             format!("{INTRO}{}the led", "the ledger of the clerk, ".repeat(8)),
-            format!("4829173\n{}", "4829173\n".repeat(30)),
+            "4829173\n".repeat(10),
             "!".repeat(30) + " ok",
             format!("{INTRO}{}", "帐本由两名职员轮流保管。".repeat(5)),
             format!("{INTRO}{}", "ha".repeat(60)),
@@ -437,6 +524,7 @@ mod tests {
             INTRO.split(' ').map(|word| format!("{word} {word} ")).collect(),
             "两名职员轮流保管帐本".chars().map(|c| format!("{c}{c}")).collect(),
             format!("{counted}{}", "Step 200: turn the valve.\n".repeat(10)),
+            format!("{INTRO}{}Then the clerk left the office for good.", "The ledger was kept. ".repeat(20)),
         ];
         for output in outputs {
             assert!(found(&output).is_some(), "{output}");
@@ -462,6 +550,7 @@ mod tests {
         let table: String = (0..30).map(|n| format!("| {n} | {} | yes |\n", n * 31 % 97)).collect();
         let outputs = [
             format!("[{}]", objects.trim_end_matches(',')),
+            "0 0 0 0 0 0 0 0 0 0\n0 0 0 0 0 0 0 0 0 0\n0 0 0 0 0 0 0 0 0 0\n".into(),
             "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]".into(),
             format!("| n | value | ok |\n| --- | --- | --- |\n{table}"),
             format!("# Title\n{}\n", "=".repeat(80)),
@@ -485,6 +574,8 @@ mod tests {
         let asked = "ok ".repeat(30);
         assert_eq!(found_against(&"ok ".repeat(28), &asked), None);
         assert!(found_against(&"ok ".repeat(400), &asked).is_some());
+        assert!(found_against(&"4829173\n".repeat(5), "4829173").is_some());
+        assert_eq!(found_against("4829173\n4829173", "4829173"), None);
         let baseline = format!("{INTRO}{}", "And then. ".repeat(30));
         let candidate = format!("Well. {baseline}");
         assert_eq!(detect(&Context { baseline: Some(&baseline), ..Context::of(&candidate) }), None);
@@ -502,7 +593,7 @@ mod tests {
     #[test]
     fn the_period_is_the_shortest_of_the_longest_loop() {
         let items = |text: &str| text.bytes().collect::<Vec<u8>>();
-        let period = |text: &str| suffix_period(&items(text), 8, 0).map(|p| (p.unit, p.covered));
+        let period = |text: &str| suffix_period(&items(text), 0, |p| p.covered >= 8).map(|p| (p.unit, p.covered));
         assert_eq!(period("xyabababab"), Some((2, 8)));
         assert_eq!(period("aaaaaaaa"), Some((1, 8)));
         assert_eq!(period("abcabcab"), None, "three copies are not four");

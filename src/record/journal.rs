@@ -160,7 +160,34 @@ pub(crate) fn read_small(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Rec
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::record::manifest::FORMAT;
+    use crate::record::samples::tests::sample;
+
+    proptest! {
+        #[test]
+        fn any_sample_comes_back_as_it_was_written(
+            text in ".{0,200}",
+            error in prop::option::of("\\PC{0,40}"),
+            value in 0.0..1.0_f64,
+            latency in any::<f64>().prop_filter("a number", |value| value.is_finite()),
+            attempt in 1..9_u32,
+        ) {
+            let mut written = sample(attempt, &text);
+            written.outcome = crate::sample::Outcome::ValidWrong;
+            written.score.as_mut().unwrap().value = value;
+            written.completion.as_mut().unwrap().timing.latency_ms = latency;
+            written.error = error;
+            written.attempt = attempt;
+            let line = encode(&serde_json::to_vec(&written).unwrap()).unwrap();
+            let (end, body) = line.split_last().unwrap();
+            prop_assert_eq!(*end, b'\n');
+            prop_assert!(!body.contains(&b'\n'));
+            prop_assert_eq!(parse_line(body, FORMAT), Ok(written));
+        }
+    }
 
     #[test]
     fn a_line_carries_the_checksum_of_its_json() {

@@ -65,9 +65,8 @@ impl Answer {
                 }
                 // A sentence with a colon is prose, not a pair.
                 None if key.split_whitespace().count() <= most_words => {
-                    if !answer.extra.insert((key, value)) {
-                        answer.repeated += 1;
-                    }
+                    let is_new = answer.extra.insert((key, value));
+                    answer.repeated += usize::from(!is_new);
                 }
                 None => {}
             }

@@ -47,6 +47,9 @@ fn score_code(item: &Item, value: &str, distractors: &[Distractor], line: &str) 
     });
     let others: Vec<&String> = codes.iter().filter(|code| *code != value).collect();
     match (codes.len() > others.len(), others.first()) {
+        (true, None) if is_denied(line, value) => {
+            wrong(0.0, line, vec![fault(FaultKind::WrongValue, format!("denies the value: `{}`", seen(line)))])
+        }
         (true, None) => right(value),
         (true, Some(other)) => {
             let whose = owner(distractors, other).map(|owner| format!(", {owner}")).unwrap_or_default();
@@ -55,6 +58,12 @@ fn score_code(item: &Item, value: &str, distractors: &[Distractor], line: &str) 
         (false, Some(_)) => name_wrong_value(value, distractors, &others, line),
         (false, None) => wrong(0.0, line, vec![fault(FaultKind::WrongValue, format!("no value in `{}`", seen(line)))]),
     }
+}
+
+/// `It is not 4829173`.
+fn is_denied(line: &str, value: &str) -> bool {
+    let lead_in = line.split(value).next().unwrap_or_default().trim_end().to_lowercase();
+    ["not", "isn't", "不是"].iter().any(|word| lead_in.ends_with(word))
 }
 
 /// The end of the last message, where the question stands.
@@ -190,12 +199,11 @@ fn contains_word(text: &str, word: &str) -> bool {
     if word.is_empty() {
         return false;
     }
-    let touches = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let joins = |a: Option<char>, b: Option<char>| [a, b].iter().all(|c| c.is_some_and(|c| c.is_ascii_alphanumeric()));
     text.match_indices(word).any(|(start, _)| {
-        let before = text[..start].chars().next_back();
-        let after = text[start + word.len()..].chars().next();
-        !(touches(before) && word.starts_with(|c: char| c.is_ascii_alphanumeric()))
-            && !(touches(after) && word.ends_with(|c: char| c.is_ascii_alphanumeric()))
+        let joined_before = joins(text[..start].chars().next_back(), word.chars().next());
+        let joined_after = joins(word.chars().next_back(), text[start + word.len()..].chars().next());
+        !joined_before && !joined_after
     })
 }
 
@@ -264,6 +272,7 @@ mod tests {
                 (" \n\n ", &[Empty]),
                 ("...", &[Empty]),
                 ("I do not know.", &[WrongValue]),
+                ("The number is not 4829173.", &[WrongValue]),
                 ("9999999", &[WrongValue]),
                 ("4829713", &[NearMiss]),
                 ("48291730", &[NearMiss]),

@@ -80,12 +80,12 @@ fn sample(index: u32, text: &str) -> SampleRecord {
 
 /// Writes five samples and returns the journal's bytes.
 fn five(dir: &Path, status: RunStatus) -> Vec<u8> {
-    let mut writer = RecordWriter::open(dir, &manifest(5)).unwrap().writer;
+    let mut writer = RecordWriter::open(dir, &manifest(5)).expect("an empty folder opens").writer;
     for index in 0..5 {
-        writer.append(&sample(index, &format!("{index}\t答案\n"))).unwrap();
+        writer.append(&sample(index, &format!("{index}\t答案\n"))).expect("a good sample is written");
     }
-    writer.finish(status).unwrap();
-    fs::read(dir.join(SAMPLES_FILE)).unwrap()
+    writer.finish(status).expect("a whole record is finished");
+    fs::read(dir.join(SAMPLES_FILE)).expect("the journal was just written")
 }
 
 fn whole_lines(bytes: &[u8]) -> usize {

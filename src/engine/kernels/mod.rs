@@ -126,6 +126,21 @@ pub enum KernelError {
     },
 }
 
+impl KernelError {
+    /// What to do about it, most useful first: one line each, lower case, without a full stop. The engine imports nothing, so
+    /// the trait for this is implemented by those who wrap it.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            KernelError::Unknown { known, .. } => vec![format!("known: auto, {}", known.join(", "))],
+            KernelError::Unavailable { .. } => {
+                let runs = KERNELS.iter().filter(|entry| (entry.probe)().is_ok());
+                let names: Vec<&str> = runs.map(|entry| entry.name).collect();
+                vec![format!("this machine runs: {}; `auto` takes the first", names.join(", "))]
+            }
+        }
+    }
+}
+
 /// The kernel called `requested`; without a name, or with `auto`, the best one of this machine.
 ///
 /// # Errors

@@ -241,7 +241,7 @@ pub(super) fn exp2<M: MulAdd>(x: f32) -> f32 {
 
 /// ln(2)^k / k! for k = 6 … 0.
 pub(super) const EXP2_TAYLOR: [f32; 7] =
-    [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_410_9e-2, 2.402_265_1e-1, std::f32::consts::LN_2, 1.0];
+    [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 2.402_265e-1, std::f32::consts::LN_2, 1.0];
 
 #[cfg(test)]
 mod tests {

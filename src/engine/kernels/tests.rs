@@ -314,8 +314,12 @@ fn a_named_kernel_is_itself_and_a_wrong_name_is_an_error() {
     for entry in KERNELS {
         match resolve(Some(entry.name)) {
             Ok(kernel) => assert_eq!(kernel.name(), entry.name),
-            Err(KernelError::Unavailable { name, reason }) => assert!(name == entry.name && !reason.is_empty()),
-            Err(error) => panic!("{error}"),
+            Err(error) => {
+                let KernelError::Unavailable { name, reason } = error else { panic!("{error}") };
+                assert!(name == entry.name && !reason.is_empty());
+                let hints = error.hints().concat();
+                assert!(hints.contains("reference") && !hints.contains(entry.name), "{hints}");
+            }
         }
     }
     let error = match resolve(Some("avx1024")) {
@@ -323,6 +327,7 @@ fn a_named_kernel_is_itself_and_a_wrong_name_is_an_error() {
         Err(error) => error,
     };
     assert!(matches!(&error, KernelError::Unknown { known, .. } if known.len() == KERNELS.len()));
+    assert!(error.hints().concat().contains("portable"));
     let best = resolve(None).map(|kernel| kernel.name());
     assert_eq!(best, Ok(available()[0].name()));
     assert_eq!(resolve(Some("auto")).map(|kernel| kernel.name()), best);

@@ -144,11 +144,9 @@ fn dot<const ROWS: usize, const TILES: usize>(
             }
         }
     }
-    for row in 0..ROWS {
-        let y = &mut y[row * n_column..][..n_column];
-        for tile in 0..TILES {
-            let first = column + tile * TILE_OUT;
-            store_some(&mut y[first..(first + TILE_OUT).min(n_column)], sums[row][tile]);
+    for (y, sums) in y.chunks_exact_mut(n_column).zip(&sums) {
+        for (y, sum) in y[column..].chunks_mut(TILE_OUT).zip(sums) {
+            store_some(y, *sum);
         }
     }
 }

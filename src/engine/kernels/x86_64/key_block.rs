@@ -42,8 +42,8 @@ pub(super) fn weigh(
 ) -> ([__m512; KEY_TILES], f32) {
     let lowest = _mm512_set1_ps(f32::NEG_INFINITY);
     let mut block_max = lowest;
-    for tile in 0..KEY_TILES {
-        block_max = _mm512_mask_max_ps(block_max, (mask >> (tile * TILE_OUT)) as u16, block_max, scores[tile]);
+    for (tile, scores) in scores.iter().enumerate() {
+        block_max = _mm512_mask_max_ps(block_max, (mask >> (tile * TILE_OUT)) as u16, block_max, *scores);
     }
     let scales = _mm512_set1_ps(scale);
     let max = _mm512_max_ps(_mm512_mul_ps(max_of_lanes(block_max), scales), _mm512_set1_ps(state.max));

@@ -9,6 +9,7 @@ mod amx_attention;
 mod avx2;
 mod avx512;
 mod avx512_attention;
+mod avx512_blocks;
 mod codes;
 mod key_block;
 mod lanes;
@@ -133,6 +134,7 @@ mod tests {
             include_str!("avx2.rs"),
             include_str!("avx512.rs"),
             include_str!("avx512_attention.rs"),
+            include_str!("avx512_blocks.rs"),
             include_str!("key_block.rs"),
             include_str!("lanes.rs"),
             include_str!("tiles.rs"),

@@ -1,6 +1,7 @@
 //! What can go wrong in the engine.
 
 use crate::engine::config::ConfigError;
+use crate::engine::gguf::GgufError;
 use crate::engine::kernels::KernelError;
 use crate::engine::kv_cache::CacheError;
 use crate::engine::kv_cache::codec::UnknownDtype;
@@ -94,6 +95,28 @@ pub enum EngineError {
         /// First position of the batch.
         position: usize,
     },
+}
+
+impl EngineError {
+    /// What to do about it, most useful first; one line each.
+    pub fn hints(&self) -> Vec<String> {
+        let hint = match self {
+            Self::Model(WeightsError::Gguf { source: GgufError::Truncated { .. }, .. })
+            | Self::Model(WeightsError::Safetensors { .. }) => "the file may be an unfinished download: fetch it again",
+            Self::Model(WeightsError::NotAModel { .. } | WeightsError::Io { .. }) => {
+                "give a .gguf file, or a folder with config.json and model.safetensors"
+            }
+            Self::Kernel(_) => "leave the kernel out to take the best one of this machine",
+            Self::BudgetTooSmall { needed, .. } => return vec![format!("give the KV cache at least {needed} bytes")],
+            Self::CacheFull(CacheError::Full { .. }) => "give the KV cache more memory, or run fewer sequences at once",
+            Self::CacheFull(CacheError::OutOfMemory { .. }) => "set a KV cache budget below the memory that is free",
+            Self::NotFinite { .. } => {
+                "run the same prompt with a bfloat16 cache: if that is finite, the quantized cache broke it"
+            }
+            _ => return Vec::new(),
+        };
+        vec![hint.into()]
+    }
 }
 
 impl From<CacheError> for EngineError {

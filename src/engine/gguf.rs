@@ -351,7 +351,7 @@ impl<'a> Reader<'a> {
 
     fn elements(&mut self, kind: ValueKind, n: u64, nesting: usize, what: &str) -> Result<GgufArray, GgufError> {
         // Before anything is allocated: that many elements must still be in the file.
-        let least_bytes = n.checked_mul(kind.least_bytes()).unwrap_or(u64::MAX);
+        let least_bytes = n.saturating_mul(kind.least_bytes());
         if least_bytes > self.bytes_left() {
             let (offset, len) = (self.offset as u64, self.file.len() as u64);
             return Err(GgufError::Truncated { what: what.into(), offset, needed: least_bytes, len });

@@ -144,6 +144,9 @@ pub(in crate::engine) struct Forward<'a> {
     pub(in crate::engine) pool: &'a Pool,
 }
 
+/// Rows of plain arithmetic worth handing to another thread; a decode step stays on one.
+const ROWS_PER_TASK: usize = 32;
+
 impl Forward<'_> {
     /// Runs all layers: ids of the spans → hidden states after the last norm `[n_row, hidden]`, rows in order of the
     /// spans. K and V of all ids are in the cache afterwards.
@@ -168,22 +171,22 @@ impl Forward<'_> {
         let mut gated = vec![0.0; n_row * inner];
         let mut delta = vec![0.0; n_row * hidden];
         for (index, layer) in model.layers.iter().enumerate() {
-            ops::rms_norm(&x, &layer.attention_norm, config.rms_norm_eps, &mut normed);
+            self.norm(&x, &layer.attention_norm, &mut normed);
             self.matmul(&normed, n_row, &layer.qkv, &mut qkv);
             self.store_and_attend(index, spans, &angles, &mut qkv, cache, &mut attended);
             self.matmul(&attended, n_row, &layer.attention_out, &mut delta);
             ops::add(&mut x, &delta);
 
-            ops::rms_norm(&x, &layer.mlp_norm, config.rms_norm_eps, &mut normed);
+            self.norm(&x, &layer.mlp_norm, &mut normed);
             self.matmul(&normed, n_row, &layer.gate_up, &mut gate_up);
-            ops::silu_gate(&gate_up, inner, &mut gated);
+            self.gate(&gate_up, &mut gated);
             self.matmul(&gated, n_row, &layer.down, &mut delta);
             ops::add(&mut x, &delta);
             if !x.iter().all(|value| value.is_finite()) {
                 return Err(NotFinite { layer: index });
             }
         }
-        ops::rms_norm(&x, &model.final_norm, config.rms_norm_eps, &mut normed);
+        self.norm(&x, &model.final_norm, &mut normed);
         Ok(normed)
     }
 
@@ -199,6 +202,35 @@ impl Forward<'_> {
         } else {
             Err(NotFinite { layer: config.n_layer() })
         }
+    }
+
+    /// RMSNorm of each row: x, out `[n_row, hidden]`.
+    fn norm(&self, x: &[f32], weight: &[f32], out: &mut [f32]) {
+        let (width, eps) = (weight.len(), self.model.config.rms_norm_eps);
+        self.in_row_blocks(x, width, out, width, |x, out| ops::rms_norm(x, weight, eps, out));
+    }
+
+    /// `silu(gate) · up`: gate_up `[n_row, 2 · intermediate]` → out `[n_row, intermediate]`.
+    fn gate(&self, gate_up: &[f32], out: &mut [f32]) {
+        let inner = self.model.config.intermediate_size;
+        self.in_row_blocks(gate_up, 2 * inner, out, inner, |gate_up, out| ops::silu_gate(gate_up, inner, out));
+    }
+
+    /// Applies `work` to blocks of rows, on all threads where there are enough rows to share.
+    fn in_row_blocks(
+        &self,
+        input: &[f32],
+        input_width: usize,
+        out: &mut [f32],
+        out_width: usize,
+        work: impl Fn(&[f32], &mut [f32]) + Sync,
+    ) {
+        if self.pool.n_threads() == 1 || out.len() <= ROWS_PER_TASK * out_width {
+            return work(input, out);
+        }
+        let input = input.par_chunks(ROWS_PER_TASK * input_width);
+        let blocks = input.zip(out.par_chunks_mut(ROWS_PER_TASK * out_width));
+        self.pool.run(|| blocks.for_each(|(input, out)| work(input, out)));
     }
 
     fn matmul(&self, x: &[f32], n_row: usize, w: &PackedMatrix, y: &mut [f32]) {

@@ -189,7 +189,7 @@ impl Weights {
         order: RowOrder,
     ) -> Result<Vec<u16>, WeightsError> {
         let (stored_name, values) = self.rounded(name, &[n_out, n_in])?;
-        // A sum over exponents would miss single values; all bits of the exponent set is the definition.
+        // All bits of the exponent set: infinity or NaN.
         if values.iter().any(|bits| bits & 0x7F80 == 0x7F80) {
             return Err(WeightsError::NotFinite { path: self.path.clone(), tensor: stored_name });
         }
@@ -327,7 +327,8 @@ fn safetensors_entries(path: &Path, bytes: &[u8], file: usize) -> Result<Vec<(St
     let header = &bytes[8..8 + header_bytes];
     serde_json::from_slice::<UniqueKeys>(header).map_err(|error| broken(error.to_string()))?;
     let mut entries = Vec::new();
-    for (name, info) in metadata.tensors() {
+    for name in metadata.offset_keys() {
+        let info = metadata.info(&name).expect("a listed key has an entry");
         let tensor_type = match info.dtype {
             Dtype::F32 => TensorType::F32,
             Dtype::F16 => TensorType::F16,

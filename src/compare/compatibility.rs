@@ -1,6 +1,6 @@
 //! Are two records of the same measurement, but for what the arm is meant to differ in?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::compare::pairing::Arm;
 use crate::compare::{CompareError, Mismatch};
@@ -33,40 +33,45 @@ pub(super) fn refuse_mismatch(base: &Manifest, arm: &Manifest) -> Result<(), Com
             theirs.remove(field);
         }
     }
-    add_identity(&mut ours, base);
-    add_identity(&mut theirs, arm);
-    let absent = "absent".to_owned();
-    let names: std::collections::BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
-    let mut fields: Vec<Mismatch> = names
-        .into_iter()
-        .filter(|name| ours.get(*name) != theirs.get(*name))
-        .map(|name| Mismatch {
-            field: name.clone(),
-            baseline: ours.get(name).unwrap_or(&absent).clone(),
-            candidate: theirs.get(name).unwrap_or(&absent).clone(),
-        })
-        .collect();
-    // The embedded engine's results are the same bit for bit on one kernel, and only there.
-    fields.extend(differing("kernel", &base.resolved.kernel, &arm.resolved.kernel, Clone::clone));
+    let mut fields = differing_fields(&ours, &theirs);
+    // The plan holds most of the identity already: what it has told is not told twice.
+    let identity = differing_fields(&identity(base), &identity(arm));
+    let is_told =
+        |it: &Mismatch| fields.iter().any(|told| told.baseline == it.baseline && told.candidate == it.candidate);
+    let untold: Vec<Mismatch> = identity.into_iter().filter(|it| !is_told(it)).collect();
+    fields.extend(untold);
     if fields.is_empty() {
         return Ok(());
     }
     Err(CompareError::Mismatch { arm: arm.arm.name.clone(), baseline: base.arm.name.clone(), fields })
 }
 
-fn add_identity(fields: &mut BTreeMap<String, String>, manifest: &Manifest) {
+fn differing_fields(ours: &BTreeMap<String, String>, theirs: &BTreeMap<String, String>) -> Vec<Mismatch> {
+    let value = |fields: &BTreeMap<String, String>, name| fields.get(name).cloned().unwrap_or_else(|| "absent".into());
+    let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
+    names
+        .into_iter()
+        .filter(|name| ours.get(*name) != theirs.get(*name))
+        .map(|name| Mismatch { field: name.clone(), baseline: value(ours, name), candidate: value(theirs, name) })
+        .collect()
+}
+
+fn identity(manifest: &Manifest) -> BTreeMap<String, String> {
     let model = &manifest.model;
-    for (name, value) in [
-        ("suite", manifest.suite.clone()),
+    let mut fields: BTreeMap<String, String> = [
+        ("suite name", manifest.suite.clone()),
         ("record format", manifest.format.major.to_string()),
         ("model.weights", model.weights.clone()),
         ("model.tokenizer", model.tokenizer.clone()),
         ("model.chat_template", model.chat_template.clone()),
         ("model.rope", model.rope.clone()),
         ("model.trained_context", model.trained_context.to_string()),
-    ] {
-        fields.insert(name.into(), value);
-    }
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    // The embedded engine's results are the same bit for bit on one kernel, and only there.
+    fields.extend(manifest.resolved.kernel.value.iter().map(|kernel| ("resolved kernel".to_owned(), kernel.clone())));
+    fields
 }
 
 /// Differences that do not forbid to look, but to judge.

@@ -107,16 +107,20 @@ fn a_later_attempt_supersedes_and_a_contradiction_is_damage() {
 
 #[test]
 fn another_measurement_is_refused_with_its_fields() {
-    let baseline = base(&[true]);
+    let mut baseline = base(&[true]);
+    baseline.manifest.plan.insert("weights".into(), "w".into());
     let mut candidate = arm(&[true]);
     candidate.manifest.plan.insert("seed".into(), "2".into());
+    candidate.manifest.plan.insert("suite".into(), "another fingerprint".into());
+    candidate.manifest.plan.insert("weights".into(), "other".into());
     candidate.manifest.model.weights = "other".into();
     candidate.manifest.resolved.kernel = Evidence::known("reference".into(), "test");
     let Err(CompareError::Mismatch { fields, .. }) = compare(&baseline, None, std::slice::from_ref(&candidate)) else {
         panic!("must be refused");
     };
     let names: Vec<&str> = fields.iter().map(|field| field.field.as_str()).collect();
-    assert_eq!(names, ["model.weights", "seed", "kernel"]);
+    assert_eq!(names, ["seed", "suite", "weights", "resolved kernel"]);
+    let baseline = base(&[true]);
     let mut other_prompt = arm(&[true]);
     other_prompt.samples[0].prompt_hash = "other".into();
     assert!(matches!(compare(&baseline, None, &[other_prompt]), Err(CompareError::Prompts { count: 1, .. })));

@@ -68,7 +68,7 @@ const ELEMENTS: &[&str] = &[
 ];
 
 fn html() -> String {
-    render_html(&fixture(1.0).input()).unwrap()
+    render_html(&fixture(1.0).input()).expect("the fixture is a sound comparison")
 }
 
 /// Every tag of the page as (name, attributes), closing tags left out.
@@ -96,8 +96,8 @@ fn text_of(html: &str) -> String {
 
 /// The page without its section on speed.
 fn without_timing(html: &str) -> String {
-    let (before, rest) = html.split_once("<section id=\"timing\"").unwrap();
-    let (_, after) = rest.split_once("</section>").unwrap();
+    let (before, rest) = html.split_once("<section id=\"timing\"").expect("the page has the section");
+    let (_, after) = rest.split_once("</section>").expect("sections are closed");
     format!("{before}{after}")
 }
 
@@ -206,6 +206,34 @@ fn the_same_input_gives_the_same_bytes_and_times_touch_one_section_only() {
     assert_eq!(without_timing(&one), without_timing(&two));
     let summary = |fixture: &Fixture| render_markdown(&fixture.input()).unwrap();
     assert_eq!(summary(&fixture(1.0)), summary(&fixture(1.7)));
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn whatever_a_model_writes_stays_text(
+        answer in "(<[/!]?[a-z]{1,6}[ =\"'>]|-->|```|[&\\PC\\x00-\\x1f\u{202a}-\u{202e}]){0,40}",
+        cause in "\\PC{0,20}",
+    ) {
+        let mut fixture = fixture(1.0);
+        fixture.comparison.candidates.truncate(2);
+        fixture.verdict.arms.truncate(2);
+        for flip in &mut fixture.comparison.candidates[1].flips {
+            for text in [&mut flip.candidate_text, &mut flip.expected, &mut flip.excerpt, &mut flip.notes[0]] {
+                text.clone_from(&answer);
+            }
+            flip.cause.clone_from(&cause);
+        }
+        fixture.verdict.sentence.clone_from(&answer);
+        let page = render_html(&fixture.input()).unwrap();
+        for (name, _) in tags(&page) {
+            proptest::prop_assert!(ELEMENTS.contains(&name.as_str()), "element {}", name);
+        }
+        proptest::prop_assert!(!page.chars().any(|c| c.is_control() && c != '\n' && c != '\t'));
+        let summary = render_markdown(&fixture.input()).unwrap();
+        proptest::prop_assert_eq!(summary.matches("<!--").count(), 1);
+    }
 }
 
 #[test]

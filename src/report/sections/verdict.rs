@@ -89,7 +89,7 @@ fn arms_figure(verdict: &Verdict) -> Value {
     };
     fields! {
         label => "Candidates",
-        value => written(&|ruling, n| format!("{n} {}", figures::mark(ruling).symbol), "  "),
+        value => written(&|ruling, n| format!("{n}{}", figures::mark(ruling).symbol), " · "),
         detail => written(&|ruling, n| format!("{n} {}", figures::mark(ruling).word.to_lowercase()), ", "),
     }
 }

@@ -315,7 +315,7 @@ fn flips(damage: f64) -> Vec<Flip> {
             task: TASKS[index % TASKS.len()].into(),
             bin,
             slot_percent: SLOTS[index % SLOTS.len()],
-            depth_percent: (index % 3 > 0).then_some(48.2),
+            depth_percent: (!index.is_multiple_of(3)).then_some(48.2),
             direction: if index % 9 == 8 { FlipDirection::Fix } else { FlipDirection::Regression },
             cause: causes[index % causes.len()].into(),
             notes: vec!["4711 belongs to key <b>ar-29</b>, 3 entries away".into()],
@@ -390,7 +390,7 @@ fn judge_cell(cell: &GroupDelta, always_passes: bool) -> CellVerdict {
     };
     CellVerdict {
         group: cell.group,
-        bin: delta.bin.unwrap(),
+        bin: delta.bin.expect("groups of the fixture have a bin"),
         ruling,
         adjusted_p: delta.p_worse.map(|p| (p * 15.0).min(1.0)),
         delta,

@@ -1,6 +1,6 @@
 //! Loops.
 //!
-//! - An exact period at the end: at least 4 copies and 24 tokens, unbroken. Compression and n-gram shares are no criterion:
+//! - An exact period at the end: at least 4 copies and 24 tokens (digits one each), unbroken. Compression and n-gram shares are no criterion:
 //!   clean JSON arrays reach any limit that catches loops.
 //! - An exact period anywhere: at least 8 copies and 64 tokens, with words in it.
 //! - The same as the first with numbers masked, for loops with a counter: only when they go past what the expected answer has of it.
@@ -19,6 +19,9 @@ const MAX_READ_BYTES: usize = 4 << 20;
 
 const MIN_COPIES: usize = 4;
 const MIN_COVERED_TOKENS: usize = 24;
+/// A loop of numbers alone, where nothing is known of what was asked.
+const MIN_DATA_COPIES: usize = 8;
+const MIN_DATA_TOKENS: usize = 64;
 /// A loop with a counter is weaker evidence, and a table looks the same.
 const MIN_COUNTED_COPIES: usize = 6;
 /// Tokens after the last whole copy that may differ: an answer cut inside a word, a closing quote.
@@ -29,6 +32,9 @@ const MAX_TAIL_TOKENS: usize = 3;
 const MIN_ESCAPED_COPIES: usize = 8;
 const MIN_ESCAPED_TOKENS: usize = 64;
 const MAX_ESCAPED_UNIT: usize = 64;
+
+/// Tokens at the end in which a period is looked for, so that units have up to 16,384; a loop found reaches back further.
+const MAX_LOOP_SEARCHED: usize = 65_536;
 
 /// Blanks in a row: indentation and table columns stay under it.
 const MIN_BLANKS: usize = 200;
@@ -55,9 +61,10 @@ pub(super) fn detect(context: &Context<'_>) -> Option<Finding> {
     let read = &output[from..];
     let found = character_run(context, read).or_else(|| {
         let tokens = tokens(read);
-        exact_loop(context, read, &tokens)
+        let weights = Weights::of(&tokens);
+        exact_loop(context, read, &tokens, &weights)
             .or_else(|| inner_loop(context, read, &tokens))
-            .or_else(|| counted_loop(context, read, &tokens))
+            .or_else(|| counted_loop(context, read, &tokens, &weights))
             .or_else(|| escaped_loop(context, read, &tokens))
             .or_else(|| doubling(context, read, &tokens))
     })?;
@@ -112,8 +119,7 @@ fn character_run(context: &Context<'_>, read: &str) -> Option<Place> {
             same = Run::default();
         }
         same.extend(at, end, c);
-        let needed = if RULE_CHARS.contains(c) { MIN_RULE_CHARS } else { MIN_RUN_CHARS };
-        if same.chars >= needed {
+        if same.chars >= MIN_RUN_CHARS && (same.chars >= MIN_RULE_CHARS || !RULE_CHARS.contains(c)) {
             keep(same, "one character");
         }
     }
@@ -165,27 +171,53 @@ impl Period {
 /// The period of a suffix of `items` with enough copies that covers the most; of nearly equal ones the shortest.
 ///
 /// The Z function of the reversed sequence tells for every period how far it reaches back: O(n).
-fn suffix_period<T: PartialEq + Copy>(items: &[T], min_covered: usize, max_tail: usize) -> Option<Period> {
-    let mut best: Option<Period> = None;
+fn suffix_period<T: PartialEq + Copy>(
+    items: &[T],
+    max_tail: usize,
+    is_enough: impl Fn(&Period) -> bool,
+) -> Option<Period> {
+    let reversed: Vec<T> = items.iter().rev().copied().collect();
     for tail in 0..=max_tail.min(items.len()) {
-        let reversed: Vec<T> = items[..items.len() - tail].iter().rev().copied().collect();
-        if reversed.len() < min_covered {
-            break;
-        }
-        let reach = z_function(&reversed);
-        for (unit, reach) in reach.iter().enumerate().take(reversed.len() / MIN_COPIES + 1).skip(1) {
+        let reach = z_function(&reversed[tail..items.len().min(tail + MAX_LOOP_SEARCHED)]);
+        let mut best: Option<Period> = None;
+        for (unit, reach) in reach.iter().enumerate().take(reach.len() / MIN_COPIES + 1).skip(1) {
             let found = Period { unit, covered: unit + reach, tail };
             // Multiples of a period reach up to one of their own lengths further: that is no better loop.
             let better = best.is_none_or(|best| found.covered > best.covered + unit.max(best.covered / 2));
-            if found.covered >= min_covered && found.copies() >= MIN_COPIES && better {
+            if better && found.copies() >= MIN_COPIES && is_enough(&found) {
                 best = Some(found);
             }
         }
-        if best.is_some() {
-            break;
+        if let Some(mut best) = best {
+            let repeats = |at: &usize| reversed[*at] == reversed[*at - best.unit];
+            best.covered += (tail + best.covered..reversed.len()).take_while(repeats).count();
+            return Some(best);
         }
     }
-    best
+    None
+}
+
+/// What a loop covers, in tokens of a model: those split numbers into digits. `until[i]` is the sum before token `i`.
+struct Weights {
+    until: Vec<usize>,
+}
+
+impl Weights {
+    fn of(tokens: &[Token]) -> Self {
+        let mut until = Vec::with_capacity(tokens.len() + 1);
+        let mut sum = 0;
+        until.push(sum);
+        for token in tokens {
+            sum += if token.kind == Kind::Number { token.end - token.start } else { 1 };
+            until.push(sum);
+        }
+        Self { until }
+    }
+
+    fn covered(&self, period: &Period) -> usize {
+        let end = self.until.len() - 1 - period.tail;
+        self.until[end] - self.until[end - period.covered]
+    }
 }
 
 /// `z[i]`: length of the longest common prefix of `items` and `items[i..]`.
@@ -206,28 +238,53 @@ fn z_function<T: PartialEq>(items: &[T]) -> Vec<usize> {
     z
 }
 
-fn exact_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
-    let hashes = hashes_of(tokens);
-    let period = suffix_period(&hashes, MIN_COVERED_TOKENS, MAX_TAIL_TOKENS)?;
+fn exact_loop(context: &Context<'_>, read: &str, tokens: &[Token], weights: &Weights) -> Option<Place> {
+    let has_reference = context.reference().is_some();
+    let period = suffix_period(&hashes_of(tokens), MAX_TAIL_TOKENS, |period| {
+        let covered = weights.covered(period);
+        let is_much = covered >= MIN_DATA_TOKENS && period.copies() >= MIN_DATA_COPIES;
+        // Columns of equal numbers are data as far as anybody knows.
+        covered >= MIN_COVERED_TOKENS && (has_reference || is_much || has_words_or_marks(loop_tokens(tokens, *period)))
+    })?;
     judged_loop(context, read, loop_tokens(tokens, period), period)
 }
 
+fn has_words_or_marks(looped: &[Token]) -> bool {
+    looped.iter().any(Token::is_wordlike) || looped.iter().all(|token| token.kind == Kind::Mark)
+}
+
 /// A loop that the output got out of. Asks for more than one at the end, and for words: data repeats numbers and marks.
+///
+/// A loop of the least length has at least 56 tokens equal to those one unit before, so looking at every 32nd token finds
+/// it: O(n), as what was found is not looked at again.
 fn escaped_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+    const STRIDE: usize = 32;
     let hashes = hashes_of(tokens);
-    let mut longest: Option<(usize, Period)> = None;
-    for unit in 1..=MAX_ESCAPED_UNIT.min(hashes.len() / MIN_ESCAPED_COPIES) {
-        let mut equal = 0;
-        for at in unit..hashes.len() {
-            equal = if hashes[at] == hashes[at - unit] { equal + 1 } else { 0 };
-            let covered = if equal > 0 { equal + unit } else { 0 };
-            let enough = covered >= MIN_ESCAPED_TOKENS && covered >= MIN_ESCAPED_COPIES * unit;
-            if enough && longest.is_none_or(|(_, longest)| covered > longest.covered + unit) {
-                longest = Some((at, Period { unit, covered, tail: hashes.len() - 1 - at }));
+    let mut longest: Option<Period> = None;
+    let mut seen_until = 0;
+    for anchor in (0..hashes.len()).step_by(STRIDE) {
+        if anchor < seen_until {
+            continue;
+        }
+        for unit in 1..=MAX_ESCAPED_UNIT.min(anchor) {
+            let repeats = |at: &usize| hashes[*at] == hashes[*at - unit];
+            if !repeats(&anchor) {
+                continue;
             }
+            let start = (unit..anchor).rev().take_while(repeats).last().unwrap_or(anchor) - unit;
+            let end = (anchor..hashes.len()).take_while(repeats).last().unwrap_or(anchor) + 1;
+            let found = Period { unit, covered: end - start, tail: hashes.len() - end };
+            if found.covered < MIN_ESCAPED_TOKENS || found.copies() < MIN_ESCAPED_COPIES {
+                continue;
+            }
+            seen_until = end;
+            if longest.is_none_or(|longest| found.covered > longest.covered) {
+                longest = Some(found);
+            }
+            break;
         }
     }
-    let (_, period) = longest?;
+    let period = longest?;
     let looped = loop_tokens(tokens, period);
     if !looped[..period.unit].iter().any(Token::is_wordlike) {
         return None;
@@ -320,7 +377,7 @@ fn inner_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Pla
     let text = &text[text.ceil_char_boundary(text.len().saturating_sub(MAX_CHARS))..];
     let chars: Vec<(usize, char)> = text.char_indices().collect();
     let letters: Vec<char> = chars.iter().map(|(_, c)| *c).collect();
-    let period = suffix_period(&letters, MIN_CHARS, 0)?;
+    let period = suffix_period(&letters, 0, |period| period.covered >= MIN_CHARS)?;
     let start = token.end - text.len() + chars[chars.len() - period.covered].0;
     if context.references().any(|reference| reference.contains(&read[start..token.end])) {
         return None;
@@ -332,15 +389,17 @@ fn inner_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Pla
 }
 
 /// A loop with a counter that goes on past what was expected. Without a reference nobody knows how far it should go.
-fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token], weights: &Weights) -> Option<Place> {
     context.reference()?;
     let masked = digit_masked(tokens);
-    let period = suffix_period(&masked, MIN_COVERED_TOKENS, MAX_TAIL_TOKENS)?;
+    let period = suffix_period(&masked, MAX_TAIL_TOKENS, |period| {
+        period.copies() >= MIN_COUNTED_COPIES && weights.covered(period) >= MIN_COVERED_TOKENS
+    })?;
     let looped = loop_tokens(tokens, period);
     let unit = &looped[..period.unit];
     let copies = period.copies();
     let has_words = unit.iter().any(|token| token.is_wordlike());
-    if copies < MIN_COUNTED_COPIES || is_form(read, unit, period) {
+    if is_form(read, unit, period) {
         return None;
     }
     let masked_unit = digit_masked(unit);
@@ -454,7 +513,7 @@ mod tests {
         let counted: String = (1..200).map(|n| format!("Step {n}: turn the valve.\n")).collect();
         let outputs = [
             format!("{INTRO}{}the led", "the ledger of the clerk, ".repeat(8)),
-            format!("4829173\n{}", "4829173\n".repeat(30)),
+            "4829173\n".repeat(10),
             "!".repeat(30) + " ok",
             format!("{INTRO}{}", "帐本由两名职员轮流保管。".repeat(5)),
             format!("{INTRO}{}", "ha".repeat(60)),
@@ -491,6 +550,7 @@ mod tests {
         let table: String = (0..30).map(|n| format!("| {n} | {} | yes |\n", n * 31 % 97)).collect();
         let outputs = [
             format!("[{}]", objects.trim_end_matches(',')),
+            "0 0 0 0 0 0 0 0 0 0\n0 0 0 0 0 0 0 0 0 0\n0 0 0 0 0 0 0 0 0 0\n".into(),
             "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]".into(),
             format!("| n | value | ok |\n| --- | --- | --- |\n{table}"),
             format!("# Title\n{}\n", "=".repeat(80)),
@@ -514,6 +574,8 @@ mod tests {
         let asked = "ok ".repeat(30);
         assert_eq!(found_against(&"ok ".repeat(28), &asked), None);
         assert!(found_against(&"ok ".repeat(400), &asked).is_some());
+        assert!(found_against(&"4829173\n".repeat(5), "4829173").is_some());
+        assert_eq!(found_against("4829173\n4829173", "4829173"), None);
         let baseline = format!("{INTRO}{}", "And then. ".repeat(30));
         let candidate = format!("Well. {baseline}");
         assert_eq!(detect(&Context { baseline: Some(&baseline), ..Context::of(&candidate) }), None);
@@ -531,7 +593,7 @@ mod tests {
     #[test]
     fn the_period_is_the_shortest_of_the_longest_loop() {
         let items = |text: &str| text.bytes().collect::<Vec<u8>>();
-        let period = |text: &str| suffix_period(&items(text), 8, 0).map(|p| (p.unit, p.covered));
+        let period = |text: &str| suffix_period(&items(text), 0, |p| p.covered >= 8).map(|p| (p.unit, p.covered));
         assert_eq!(period("xyabababab"), Some((2, 8)));
         assert_eq!(period("aaaaaaaa"), Some((1, 8)));
         assert_eq!(period("abcabcab"), None, "three copies are not four");

@@ -201,6 +201,10 @@ fn open_in_prose(text: &str) -> Option<Open> {
     let mut straight_quote = None;
     let mut before = ' ';
     for (at, c) in text[from..].char_indices().map(|(at, c)| (from + at, c)) {
+        if c.is_ascii_alphanumeric() || c == ' ' {
+            before = c;
+            continue;
+        }
         let is_face = c == '(' && matches!(before, ':' | ';' | '-');
         if let Some((_, _, what)) = PAIRS.iter().find(|(opener, _, _)| *opener == c && !is_face) {
             if open.len() < MAX_OPEN {

@@ -143,7 +143,11 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
     if plans.iter().all(|plan| plan.bins.is_empty()) || bins.is_empty() {
         return Err(SuiteError::NothingSelected { origin: origin.into() });
     }
+<<<<<<< HEAD
     let gate = check.gate(file.gate, &bins, &GatePolicy::default())?;
+=======
+    let gate = check.gate(file.gate, &bins, &plans)?;
+>>>>>>> main
     let suite = Suite {
         name: file.name,
         version: file.version.unwrap_or(1),
@@ -302,15 +306,20 @@ impl Checker<'_> {
         }
     }
 
+<<<<<<< HEAD
     /// The gate of `file` on top of `default`; exceptions of the same cell replace each other.
     fn gate(&self, file: GateFile, bins: &[BinPlan], default: &GatePolicy) -> Result<GatePolicy, SuiteError> {
+=======
+    fn gate(&self, file: GateFile, bins: &[BinPlan], tasks: &[TaskPlan]) -> Result<GatePolicy, SuiteError> {
+        let default = GatePolicy::default();
+>>>>>>> main
         let alpha = file.alpha.unwrap_or(default.alpha);
         if !(alpha > 0.0 && alpha < 0.5) {
             return Err(self.invalid("gate.alpha", format!("{alpha} is not between 0 and 0.5")));
         }
         let mut cells = default.cells.clone();
         for (cell, policy) in file.cells {
-            self.cell_key(&cell, bins)?;
+            self.cell_key(&cell, bins, tasks)?;
             let key = |field: &str| format!("cells.\"{cell}\".{field}");
             let share = |field: &str, percent: Option<f64>| -> Result<Option<f64>, SuiteError> {
                 percent.map(|percent| self.share(&key(field), Some(percent), 0.0)).transpose()
@@ -336,8 +345,8 @@ impl Checker<'_> {
         })
     }
 
-    /// `group` or `group/bin`, both known: an exception that names nothing would silently never hold.
-    fn cell_key(&self, cell: &str, bins: &[BinPlan]) -> Result<(), SuiteError> {
+    /// `group` or `group/bin`, both asked in this suite: an exception for nothing would silently never hold.
+    fn cell_key(&self, cell: &str, bins: &[BinPlan], tasks: &[TaskPlan]) -> Result<(), SuiteError> {
         let unknown = |what, part: &str, known: Vec<String>| SuiteError::UnknownCell {
             origin: self.origin.into(),
             cell: cell.into(),
@@ -346,9 +355,12 @@ impl Checker<'_> {
             known,
         };
         let (group, bin) = cell.split_once('/').map_or((cell, None), |(group, bin)| (group, Some(bin)));
-        if !TaskGroup::ALL.iter().any(|known| known.name() == group) {
-            let known = TaskGroup::ALL.iter().map(|known| known.name().to_owned()).collect();
-            return Err(unknown("task group", group, known));
+        let mut groups: Vec<String> =
+            tasks.iter().map(|plan| TaskGroup::of_task(&plan.task).name().to_owned()).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        if !groups.iter().any(|known| known == group) {
+            return Err(unknown("task group", group, groups));
         }
         let names: Vec<String> = bins.iter().map(|plan| plan.bin.to_string()).collect();
         match bin {

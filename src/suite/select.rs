@@ -1,14 +1,14 @@
 //! A part of a suite: some bins, some tasks, another number of items or another seed.
 
 use super::file::{MAX_SAMPLES, check_items};
-use super::{Suite, SuiteError};
+use super::{Suite, SuiteError, TaskGroup};
 use crate::sample::Bin;
 
 impl Suite {
     /// The suite cut down to `bins` and `tasks`, with `samples` items per task and bin and another `seed`, where given.
     ///
     /// The items of what is left are those of the whole suite as long as `samples` and the sharing of haystacks are the
-    /// same; gate exceptions for bins that are gone are dropped.
+    /// same; gate exceptions for bins and groups that are gone are dropped.
     ///
     /// # Errors
     /// When a bin or a task is not in the suite, or nothing is left.
@@ -29,11 +29,6 @@ impl Suite {
             for task in &mut selected.tasks {
                 task.bins.retain(|bin| bins.contains(bin));
             }
-            let names: Vec<String> = bins.iter().map(Bin::to_string).collect();
-            selected
-                .gate
-                .cells
-                .retain(|cell, _| cell.split_once('/').is_none_or(|(_, bin)| names.iter().any(|name| name == bin)));
         }
         if let Some(tasks) = tasks {
             let known: Vec<String> = self.tasks.iter().map(|plan| plan.task.clone()).collect();
@@ -60,6 +55,12 @@ impl Suite {
         if selected.bins.is_empty() {
             return Err(SuiteError::NothingSelected { origin: self.origin() });
         }
+        let groups: Vec<&str> = selected.tasks.iter().map(|plan| TaskGroup::of_task(&plan.task).name()).collect();
+        let names: Vec<String> = selected.bins.iter().map(|plan| plan.bin.to_string()).collect();
+        selected.gate.cells.retain(|cell, _| {
+            let (group, bin) = cell.split_once('/').map_or((cell.as_str(), None), |(group, bin)| (group, Some(bin)));
+            groups.contains(&group) && bin.is_none_or(|bin| names.iter().any(|name| name == bin))
+        });
         check_items(&selected, &self.origin())?;
         Ok(selected)
     }

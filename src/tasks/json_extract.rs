@@ -113,7 +113,7 @@ fn record(planting: &mut Planting<'_>, schema: &Schema) -> Result<Map<String, Va
     let mut record = Map::new();
     for (name, kind) in schema.fields {
         let value = match (*name, *kind) {
-            (_, "integer") => Value::from(planting.fresh_code()?.parse::<u32>().unwrap_or_default()),
+            (_, "integer") => Value::from(planting.fresh_code()?.parse::<u32>().expect("a code is four digits")),
             (_, "boolean") => Value::from(planting.rng.below(2) == 1),
             (class, _) => {
                 let class = if class == "item" { "noun" } else { class };

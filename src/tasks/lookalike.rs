@@ -45,7 +45,7 @@ const HEX_FROM_TOKENS: u32 = 8192;
 const CONSONANTS: &[u8] = b"bdfgklmnprstvz";
 const VOWELS: &[u8] = b"aeiou";
 
-/// Letters of a key, consonant and vowel in turn: 343,000 keys, some fifty times the lines of the longest bin.
+/// Letters of a key, consonant and vowel in turn: 343,000 keys, six times the lines of a bin of a million tokens.
 const KEY_LETTERS: usize = 6;
 
 /// One line in this many starts a new family of keys.
@@ -133,7 +133,7 @@ pub(super) struct PairFiller<'a> {
 impl Filler for PairFiller<'_> {
     fn next_unit(&mut self, counter: &dyn TokenCounter) -> Unit {
         let Self { soil, rng } = self;
-        let key = soil.pairs.next_key(rng).expect("the longest bin uses a fiftieth of the keys");
+        let key = soil.pairs.next_key(rng).expect("the longest bin uses a sixth of the keys");
         let kind = soil.pairs.kind;
         let value = draw_value(&mut soil.values, || value(rng, kind)).expect("millions of values are unused");
         line(key, value, counter)

@@ -127,6 +127,11 @@ fn a_journal_cut_at_any_byte_resumes_with_exactly_its_whole_lines() {
         let torn = cut > 0 && bytes[cut - 1] != b'\n';
         let (record, notes) = Record::read_noting(dir.path()).unwrap();
         assert_eq!((record.samples.len(), notes.len()), (whole, usize::from(torn)), "cut at {cut}");
+        // Opening waits for the disk several times: every place around a line's end and checksum, every seventh elsewhere.
+        let near_end = bytes[cut.saturating_sub(12)..bytes.len().min(cut + 12)].contains(&b'\n');
+        if !near_end && !cut.is_multiple_of(7) {
+            continue;
+        }
 
         let opened = RecordWriter::open(dir.path(), &manifest(5)).unwrap();
         assert_eq!(opened.done.len(), whole, "cut at {cut}");

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use kvgauge::hint::Hint;
 use kvgauge::rng::hash_name;
 use kvgauge::sample::{Bin, Item};
-use kvgauge::suite::{BUILTIN, Suite, SuiteError};
+use kvgauge::suite::{BUILTIN, CellPolicy, Suite, SuiteError};
 use kvgauge::tasks::TASKS;
 use kvgauge::tokenizer::{TokenCounter, Tokenizer, WordTokenizer};
 
@@ -151,6 +151,12 @@ fn a_selection_names_what_does_not_exist() {
         other => panic!("{other:?}"),
     };
     assert_eq!((limit(10_001).as_str(), limit(10_000).as_str()), ("samples", "items"));
+    let mut gated = suite.clone();
+    for cell in ["retrieval", "retrieval/2K", "retrieval/8K", "structure/2K"] {
+        gated.gate.cells.insert(cell.into(), CellPolicy::default());
+    }
+    let cut = gated.select(Some(&[Bin(2048)]), Some(&names(&["needle"])), None, None).unwrap();
+    assert_eq!(cut.gate.cells.keys().collect::<Vec<_>>(), ["retrieval", "retrieval/2K"]);
     let error = Suite::builtin("qick").unwrap_err();
     assert_eq!(error.hints()[0], "did you mean `quick`?");
 }
@@ -208,6 +214,7 @@ fn broken_suites_say_where_and_what_to_do() {
             "gate.cells.\"longoutput/2K\": there is no task group `longoutput`",
             "did you mean `long_output`?",
         ),
+        ("long_output/2K", "structure/2K", "there is no task group `structure`", "known: long_output"),
         (
             "long_output/2K",
             "long_output/4K",

@@ -143,11 +143,7 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
     if plans.iter().all(|plan| plan.bins.is_empty()) || bins.is_empty() {
         return Err(SuiteError::NothingSelected { origin: origin.into() });
     }
-<<<<<<< HEAD
-    let gate = check.gate(file.gate, &bins, &GatePolicy::default())?;
-=======
-    let gate = check.gate(file.gate, &bins, &plans)?;
->>>>>>> main
+    let gate = check.gate(file.gate, &bins, &plans, &GatePolicy::default())?;
     let suite = Suite {
         name: file.name,
         version: file.version.unwrap_or(1),
@@ -178,7 +174,7 @@ pub(super) fn gate(table: &toml::Table, origin: &str, suite: &Suite) -> Result<G
         line: 1,
         message: error.message().to_owned(),
     })?;
-    Checker { origin }.gate(file, &suite.bins, &suite.gate)
+    Checker { origin }.gate(file, &suite.bins, &suite.tasks, &suite.gate)
 }
 
 struct Checker<'a> {
@@ -306,13 +302,14 @@ impl Checker<'_> {
         }
     }
 
-<<<<<<< HEAD
     /// The gate of `file` on top of `default`; exceptions of the same cell replace each other.
-    fn gate(&self, file: GateFile, bins: &[BinPlan], default: &GatePolicy) -> Result<GatePolicy, SuiteError> {
-=======
-    fn gate(&self, file: GateFile, bins: &[BinPlan], tasks: &[TaskPlan]) -> Result<GatePolicy, SuiteError> {
-        let default = GatePolicy::default();
->>>>>>> main
+    fn gate(
+        &self,
+        file: GateFile,
+        bins: &[BinPlan],
+        tasks: &[TaskPlan],
+        default: &GatePolicy,
+    ) -> Result<GatePolicy, SuiteError> {
         let alpha = file.alpha.unwrap_or(default.alpha);
         if !(alpha > 0.0 && alpha < 0.5) {
             return Err(self.invalid("gate.alpha", format!("{alpha} is not between 0 and 0.5")));

@@ -1,3 +1,68 @@
 //! The binary: parse, dispatch, print errors with hints, exit.
 
-fn main() {}
+mod args;
+mod assessment;
+mod check;
+mod compare;
+mod completions;
+mod config;
+mod exit_code;
+mod failure;
+mod gate;
+mod interrupt;
+mod list;
+mod logprobs;
+mod machine;
+mod man;
+mod measure;
+mod model;
+mod output;
+mod progress;
+mod records;
+mod report;
+mod run;
+mod settings;
+mod suite;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use kvgauge::hint::Hint as _;
+
+use args::{Cli, Command};
+use config::ConfigFile;
+use exit_code::Exit;
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let exit = execute(&Cli::parse()).unwrap_or_else(|failure| {
+        tell(&failure);
+        failure.exit()
+    });
+    exit.into()
+}
+
+/// What happened, then what to do about it.
+fn tell(failure: &Failure) {
+    output::note(&format!("error: {failure}"));
+    for hint in failure.hints() {
+        output::note(&format!("hint: {hint}"));
+    }
+}
+
+fn execute(cli: &Cli) -> Result<Exit, Failure> {
+    let config = || ConfigFile::load(cli.config.as_deref());
+    match &cli.command {
+        Command::Check(args) => check::execute(args, &config()?),
+        Command::Run(args) => run::execute(args, &config()?),
+        Command::Compare(args) => compare::execute(args, &config()?),
+        Command::Gate(args) => gate::execute(args, &config()?),
+        Command::Report(args) => report::execute(args, &config()?),
+        Command::Suite(command) => suite::execute(command, &config()?),
+        Command::List(args) => list::execute(args),
+        Command::Logprobs(args) => logprobs::execute(args, &config()?),
+        Command::Completions { shell } => completions::execute(*shell),
+        Command::Man => man::execute(),
+    }
+}

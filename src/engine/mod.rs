@@ -27,3 +27,10 @@ pub use model::Model;
 pub use ops::{argmax, log_sum_exp, top};
 pub use sequences::{Engine, EngineOptions, ResolvedEngine, SequenceId, TokenLogprob};
 pub use weights::WeightsError;
+
+/// The one attention arithmetic there is.
+pub const NATIVE: &str = "NATIVE";
+
+/// Attention backends of this engine, with what each computes.
+pub static BACKENDS: &[(&str, &str)] =
+    &[(NATIVE, "K and V decoded to BF16, Q and P in BF16, sums in f32; on f32 kernels all of it in f32")];

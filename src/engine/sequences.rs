@@ -117,7 +117,7 @@ impl Engine {
         }
         let resolved = ResolvedEngine {
             kv_cache_dtype: codec.name().into(),
-            attention_backend: "NATIVE".into(),
+            attention_backend: crate::engine::NATIVE.into(),
             kernel: kernel.name().into(),
             scales: codec.scales().into(),
             bytes_per_token: cache.bytes_per_token(),

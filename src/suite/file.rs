@@ -143,7 +143,7 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
     if plans.iter().all(|plan| plan.bins.is_empty()) || bins.is_empty() {
         return Err(SuiteError::NothingSelected { origin: origin.into() });
     }
-    let gate = check.gate(file.gate, &bins, &plans)?;
+    let gate = check.gate(file.gate, &bins, &plans, &GatePolicy::default())?;
     let suite = Suite {
         name: file.name,
         version: file.version.unwrap_or(1),
@@ -165,6 +165,16 @@ pub(super) fn check_items(suite: &Suite, origin: &str) -> Result<(), SuiteError>
         asked.map(|plan| u64::from(plan.samples.unwrap_or(bin.samples))).sum()
     };
     Checker { origin }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
+}
+
+/// The policy that a `[gate]` table, in the spelling of suite files, makes of the suite's own.
+pub(super) fn gate(table: &toml::Table, origin: &str, suite: &Suite) -> Result<GatePolicy, SuiteError> {
+    let file: GateFile = table.clone().try_into().map_err(|error: toml::de::Error| SuiteError::Syntax {
+        origin: format!("{origin}, [gate]"),
+        line: 1,
+        message: error.message().to_owned(),
+    })?;
+    Checker { origin }.gate(file, &suite.bins, &suite.tasks, &suite.gate)
 }
 
 struct Checker<'a> {
@@ -292,13 +302,19 @@ impl Checker<'_> {
         }
     }
 
-    fn gate(&self, file: GateFile, bins: &[BinPlan], tasks: &[TaskPlan]) -> Result<GatePolicy, SuiteError> {
-        let default = GatePolicy::default();
+    /// The gate of `file` on top of `default`; exceptions of the same cell replace each other.
+    fn gate(
+        &self,
+        file: GateFile,
+        bins: &[BinPlan],
+        tasks: &[TaskPlan],
+        default: &GatePolicy,
+    ) -> Result<GatePolicy, SuiteError> {
         let alpha = file.alpha.unwrap_or(default.alpha);
         if !(alpha > 0.0 && alpha < 0.5) {
             return Err(self.invalid("gate.alpha", format!("{alpha} is not between 0 and 0.5")));
         }
-        let mut cells = BTreeMap::new();
+        let mut cells = default.cells.clone();
         for (cell, policy) in file.cells {
             self.cell_key(&cell, bins, tasks)?;
             let key = |field: &str| format!("cells.\"{cell}\".{field}");

@@ -73,6 +73,14 @@ impl Suite {
         file::parse(text, origin)
     }
 
+    /// The suite with the keys of `gate`, a `[gate]` table as suite files have it, in place of its own; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// When a key or value is not one of a gate, or names a cell that the suite does not have.
+    pub fn with_gate(self, gate: &toml::Table, origin: &str) -> Result<Self, SuiteError> {
+        Ok(Self { gate: file::gate(gate, origin, &self)?, ..self })
+    }
+
     /// Everything besides the suite's own file that decides its items: generators, words of the haystack.
     pub fn versions(&self) -> BTreeMap<String, String> {
         let mut versions = BTreeMap::from([("suite".to_owned(), format!("{} {}", self.name, self.version))]);

@@ -1,11 +1,24 @@
 //! The only integration-test binary.
 
+// The command line from outside: help, messages, exit codes, dry runs.
+mod cli;
+// Models, prefill, decode, forks, threads and chunks against recorded numbers.
 mod engine;
-mod model_files;
-mod model_store;
-mod record;
-mod report;
-mod smollm2;
-mod suites;
-mod tokenizer;
+// Error rates of the gate by simulation.
 mod gate;
+// Model files against attacks.
+mod model_files;
+// Downloads against a server on the loopback.
+mod model_store;
+// The journal: cuts, flips, resumes, locks.
+mod record;
+// The page and the other documents.
+mod report;
+// The default model against another engine's numbers, where it is in the cache.
+mod smollm2;
+// Suites from file to items on a real vocabulary.
+mod suites;
+// The architecture rules: who imports whom, homes of crates and of `unsafe`, complete registries.
+mod tidy;
+// Ids, templates and counts against recorded ones.
+mod tokenizer;

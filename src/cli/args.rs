@@ -1,0 +1,303 @@
+//! The command line. Names are frozen: scripts and continuous integration depend on them.
+//!
+//! Every option that can stand in `kvgauge.toml` is an `Option` here, so that `settings.rs` can tell "not given" from a value;
+//! the environment fallback (`KVGAUGE_*`) is clap's.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use kvgauge::sample::Bin;
+
+use crate::exit_code;
+
+/// Finds out, per context-length bin, what a quantized KV cache does to a language model's answers.
+#[derive(Debug, Parser)]
+#[command(name = "kvgauge", version, max_term_width = 110, after_help = exit_code::table())]
+pub(crate) struct Cli {
+    /// Configuration file [default: kvgauge.toml, where there is one]
+    #[arg(long, global = true, value_name = "FILE", env = "KVGAUGE_CONFIG", hide_env_values = true)]
+    pub(crate) config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the arms that are missing, compare, judge and report: the main job
+    Check(CheckArgs),
+    /// Run one suite on one or more arms and write run records
+    Run(RunArgs),
+    /// Compare records with their baseline; no model needed
+    Compare(CompareArgs),
+    /// Compare records and judge them; no model needed
+    Gate(GateArgs),
+    /// Write the report again from records on disk; no model needed
+    Report(ReportArgs),
+    /// List, check and show suites
+    #[command(subcommand)]
+    Suite(SuiteCommand),
+    /// List what is built in
+    List(ListArgs),
+    /// Teacher-forced log-probabilities of given text under a model and a KV cache
+    Logprobs(LogprobsArgs),
+    /// Print the completion script of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+/// What is measured: shared by `check` and `run`.
+#[derive(Args, Debug, Default)]
+pub(crate) struct MeasureArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) suite: SuiteArgs,
+    /// KV dtype that the others are compared with [default: bfloat16]
+    #[arg(long, value_name = "DTYPE", env = "KVGAUGE_BASELINE", hide_env_values = true)]
+    pub(crate) baseline: Option<String>,
+    /// KV dtypes, a comma list; see `kvgauge list dtypes`
+    #[arg(
+        long,
+        value_name = "DTYPE,...",
+        value_delimiter = ',',
+        env = "KVGAUGE_KV_CACHE_DTYPE",
+        hide_env_values = true
+    )]
+    pub(crate) kv_cache_dtype: Option<Vec<String>>,
+    /// Folder of the run, one subfolder per arm [default: reports/SUITE-MODEL-HASH]
+    #[arg(long, value_name = "DIR", env = "KVGAUGE_RUN_DIR", hide_env_values = true)]
+    pub(crate) run_dir: Option<PathBuf>,
+    /// Answer from a script instead of a model: tries suite, gate and report out
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Faults planted in the candidates of a dry run: KIND@BIN=SHARE, a comma list
+    #[arg(long, value_name = "KIND@BIN=SHARE,...", value_delimiter = ',', requires = "dry_run")]
+    pub(crate) damage: Vec<String>,
+    /// Print one JSON document on standard output, everything else on standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which model, computed how.
+#[derive(Args, Debug, Default)]
+pub(crate) struct ModelArgs {
+    /// Built-in name, .gguf file, model folder or hub id [default: smollm2-135m]
+    #[arg(long, value_name = "MODEL", env = "KVGAUGE_MODEL", hide_env_values = true)]
+    pub(crate) model: Option<String>,
+    /// Compute kernel; see `kvgauge list kernels` [default: auto]
+    #[arg(long, value_name = "KERNEL", env = "KVGAUGE_KERNEL", hide_env_values = true)]
+    pub(crate) kernel: Option<String>,
+    /// How positions beyond the model's trained length are encoded [default: ntk]
+    #[arg(long, value_enum, value_name = "KIND", env = "KVGAUGE_ROPE_SCALING", hide_env_values = true)]
+    pub(crate) rope_scaling: Option<RopeChoice>,
+    /// Threads of the engine; results do not depend on it [default: all cores]
+    #[arg(long, value_name = "N", env = "KVGAUGE_THREADS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Never touch the network: the model must be on this machine
+    #[arg(
+        long,
+        value_name = "YES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_parser = clap::builder::BoolishValueParser::new(),
+        env = "KVGAUGE_OFFLINE",
+        hide_env_values = true
+    )]
+    pub(crate) offline: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RopeChoice {
+    /// Refuse bins beyond the trained length
+    None,
+    /// Divide positions by bin / trained length
+    Linear,
+    /// Raise the base (NTK-aware) by bin / trained length
+    Ntk,
+}
+
+/// Which suite, or which part of it.
+#[derive(Args, Debug, Default)]
+pub(crate) struct SuiteArgs {
+    /// Built-in suite, see `kvgauge suite list`, or a suite file [default: quick]
+    #[arg(long, visible_alias = "profile", value_name = "SUITE", env = "KVGAUGE_SUITE", hide_env_values = true)]
+    pub(crate) suite: Option<String>,
+    /// Context-length bins to keep, a comma list: 512,2K,8K
+    #[arg(long, value_name = "BIN,...", value_delimiter = ',', env = "KVGAUGE_BINS", hide_env_values = true)]
+    pub(crate) bins: Option<Vec<Bin>>,
+    /// Tasks to keep, a comma list; see `kvgauge list tasks`
+    #[arg(long, value_name = "TASK,...", value_delimiter = ',', env = "KVGAUGE_TASKS", hide_env_values = true)]
+    pub(crate) tasks: Option<Vec<String>>,
+    /// Items per task and bin, instead of the suite's numbers
+    #[arg(long, value_name = "N", env = "KVGAUGE_SAMPLES", hide_env_values = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) samples: Option<u32>,
+    /// Seed of every item, instead of the suite's
+    #[arg(long, value_name = "N", env = "KVGAUGE_SEED", hide_env_values = true)]
+    pub(crate) seed: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    /// Write another copy; the kind goes by the extension: .html .md .json .parquet (repeatable)
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Vec<PathBuf>,
+}
+
+/// What a verdict does to the exit code.
+#[derive(Args, Debug, Default)]
+pub(crate) struct PolicyArgs {
+    /// What an INCONCLUSIVE verdict means [default: warn]
+    #[arg(long, value_enum, value_name = "WHAT", env = "KVGAUGE_ON_INCONCLUSIVE", hide_env_values = true)]
+    pub(crate) on_inconclusive: Option<OnInconclusive>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OnInconclusive {
+    /// Exit 0
+    Pass,
+    /// Exit 0 and say so
+    #[default]
+    Warn,
+    /// Exit 5
+    Fail,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
+}
+
+/// Records on disk: shared by `compare`, `gate` and `report`.
+#[derive(Args, Debug, Default)]
+pub(crate) struct RecordArgs {
+    /// A run folder, or the baseline's record folder followed by those of the candidates
+    #[arg(required = true, value_name = "DIR")]
+    pub(crate) records: Vec<PathBuf>,
+    /// Write a file; the kind goes by the extension: .html .md .json .parquet (repeatable)
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Vec<PathBuf>,
+    /// Suite whose gate policy applies [default: the built-in suite the records name]
+    #[arg(long, value_name = "SUITE")]
+    pub(crate) suite: Option<String>,
+    /// Print one JSON document on standard output, everything else on standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CompareArgs {
+    #[command(flatten)]
+    pub(crate) records: RecordArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GateArgs {
+    #[command(flatten)]
+    pub(crate) records: RecordArgs,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    #[command(flatten)]
+    pub(crate) records: RecordArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SuiteCommand {
+    /// The built-in suites
+    List {
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read suites and say what is wrong with them
+    Check {
+        /// Suite files or built-in names
+        #[arg(required = true, value_name = "SUITE")]
+        suites: Vec<String>,
+    },
+    /// Print one rendered item with its token count
+    Show(ShowArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) suite: SuiteArgs,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// The item by its id, or the start of it [default: the first]
+    #[arg(long, value_name = "ID")]
+    pub(crate) item: Option<String>,
+    /// Count tokens as a dry run does, without a model
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print the whole item as one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Which registry
+    #[arg(value_enum)]
+    pub(crate) what: Listing,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Listing {
+    /// Generators of items
+    Tasks,
+    /// What judges answers
+    Scorers,
+    /// What finds symptoms of degradation
+    Detectors,
+    /// KV cache dtypes
+    Dtypes,
+    /// Attention backends of the embedded engine
+    Backends,
+    /// Compute kernels and whether they run here
+    Kernels,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LogprobsArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// KV dtype [default: bfloat16]
+    #[arg(long, value_name = "DTYPE")]
+    pub(crate) kv_cache_dtype: Option<String>,
+    #[command(flatten)]
+    pub(crate) input: LogprobsInput,
+    /// Print {token_ids, next_token_logprob, top5}
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct LogprobsInput {
+    /// A JSON file with an array of token ids; needs no tokenizer
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ids: Option<PathBuf>,
+    /// Text, tokenized by the model's tokenizer
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) text: Option<String>,
+}

@@ -1,0 +1,212 @@
+//! The right half of the pipeline: records → comparison → verdict → files. No model, no clock.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kvgauge::compare::{Comparison, compare, table};
+use kvgauge::gate::{Ruling, Verdict, judge, overview};
+use kvgauge::report::{
+    ReportInput, Timings, comparison_json, kv_record_json, kv_records, render_html, render_markdown, timings_json,
+};
+use kvgauge::suite::{GatePolicy, Suite};
+
+use crate::args::OnInconclusive;
+use crate::config::ConfigFile;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::output::{self, note};
+use crate::records::Records;
+use crate::{measure, table as terminal};
+
+/// Records with what was found and what is said of it.
+pub(crate) struct Assessment {
+    pub(crate) comparison: Comparison,
+    pub(crate) verdict: Verdict,
+    records: Records,
+    policy: GatePolicy,
+    timings: Timings,
+    title: String,
+    reproduce: String,
+}
+
+/// A kind of file that `-o` writes.
+#[derive(Clone, Copy)]
+enum Kind {
+    Html,
+    Markdown,
+    Json,
+    Parquet,
+}
+
+impl Assessment {
+    pub(crate) fn new(records: Records, policy: GatePolicy) -> Result<Self, Failure> {
+        let comparison = compare(&records.baseline, records.control.as_ref(), &records.candidates)?;
+        let verdict = judge(&comparison, &policy)?;
+        let named: Vec<_> =
+            records.all().into_iter().map(|record| (record.manifest.arm.name.as_str(), record)).collect();
+        let timings = Timings::from_records(&named);
+        let title = format!("{} · {}", comparison.model.name, comparison.suite);
+        let arms: Vec<_> = records.candidates.iter().map(|record| &record.manifest.arm).collect();
+        let baseline = &records.baseline.manifest;
+        let reproduce = measure::reproduce(&baseline.environment, &baseline.arm, &arms);
+        Ok(Self { comparison, verdict, records, policy, timings, title, reproduce })
+    }
+
+    fn input(&self) -> ReportInput<'_> {
+        ReportInput {
+            title: &self.title,
+            comparison: &self.comparison,
+            verdict: &self.verdict,
+            policy: &self.policy,
+            timings: &self.timings,
+            reproduce: &self.reproduce,
+        }
+    }
+
+    /// Everything derived, beside the records. Returns the report's path.
+    pub(crate) fn write_run_folder(&self, dir: &Path) -> Result<PathBuf, Failure> {
+        let report = dir.join("report.html");
+        for (name, kind) in
+            [("report.html", Kind::Html), ("summary.md", Kind::Markdown), ("comparison.json", Kind::Json)]
+        {
+            self.write(&dir.join(name), kind)?;
+        }
+        self.write(&dir.join("samples.parquet"), Kind::Parquet)?;
+        output::write_file(&dir.join("timings.json"), timings_json(&self.timings).as_bytes())?;
+        output::write_file(&dir.join("kv_record.json"), kv_record_json(&self.input()).as_bytes())?;
+        for record in kv_records(&self.input()) {
+            let mut text = serde_json::to_string_pretty(&record).map_err(Failure::Json)?;
+            text.push('\n');
+            let arm_dir = dir.join(&record.arm);
+            if arm_dir.is_dir() {
+                output::write_file(&arm_dir.join("kv_record.json"), text.as_bytes())?;
+            }
+        }
+        Ok(report)
+    }
+
+    /// The files of `-o`.
+    pub(crate) fn write_outputs(&self, paths: &[PathBuf]) -> Result<(), Failure> {
+        paths.iter().try_for_each(|path| self.write(path, kind_of(path)?))
+    }
+
+    fn write(&self, path: &Path, kind: Kind) -> Result<(), Failure> {
+        match kind {
+            Kind::Html => output::write_file(path, render_html(&self.input())?.as_bytes()),
+            Kind::Markdown => output::write_file(path, render_markdown(&self.input())?.as_bytes()),
+            Kind::Json => output::write_file(path, self.json().as_bytes()),
+            Kind::Parquet => self.write_parquet(path),
+        }
+    }
+
+    /// The table library writes to a path; the bytes then take the same way as every other file.
+    fn write_parquet(&self, path: &Path) -> Result<(), Failure> {
+        let failed = |source| Failure::Write { path: path.into(), source };
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let temporary = folder.path().join("samples.parquet");
+        table::write_parquet(&self.records.all(), &temporary)?;
+        output::write_file(path, &fs::read(&temporary).map_err(failed)?)
+    }
+
+    /// `comparison.json`.
+    pub(crate) fn json(&self) -> String {
+        comparison_json(&self.comparison, &self.verdict)
+    }
+
+    /// Table, sentence and reasons, for people.
+    pub(crate) fn text(&self) -> String {
+        let mut text = terminal::overview(&overview(&self.comparison, &self.verdict));
+        if let Some(control) = &self.comparison.control {
+            let treatment = &control.treatment;
+            let different = treatment.compared_outputs - treatment.identical_outputs;
+            text += &format!(
+                "A/A: {different} of {} answers of the baseline differ when asked again\n",
+                treatment.compared_outputs
+            );
+        }
+        for arm in &self.verdict.arms {
+            text += &format!("{} {}: {}\n", arm.ruling.symbol(), arm.ruling.name(), arm.sentence);
+            for reason in &arm.invalid {
+                text += &format!("  {reason}\n");
+            }
+        }
+        text += &format!("\n{}: {}\n", self.verdict.ruling.name(), self.verdict.sentence);
+        text
+    }
+
+    /// The verdict as an exit code.
+    pub(crate) fn exit(&self, on_inconclusive: OnInconclusive) -> Exit {
+        let exit = exit_of(self.verdict.ruling, on_inconclusive);
+        if self.verdict.ruling == Ruling::Inconclusive && on_inconclusive == OnInconclusive::Warn {
+            note("warning: INCONCLUSIVE is no pass; `--on-inconclusive fail` makes it exit 5");
+        }
+        exit
+    }
+}
+
+/// 0, 5, 6 or 100.
+fn exit_of(ruling: Ruling, on_inconclusive: OnInconclusive) -> Exit {
+    match ruling {
+        Ruling::Pass => Exit::Success,
+        Ruling::Regressed => Exit::Regressed,
+        Ruling::Invalid => Exit::NotMeasured,
+        Ruling::Inconclusive => match on_inconclusive {
+            OnInconclusive::Pass | OnInconclusive::Warn => Exit::Success,
+            OnInconclusive::Fail => Exit::Inconclusive,
+        },
+    }
+}
+
+/// Says what is wrong with `-o` before anything is measured.
+pub(crate) fn check_outputs(paths: &[PathBuf]) -> Result<(), Failure> {
+    paths.iter().try_for_each(|path| kind_of(path).map(|_| ()))
+}
+
+fn kind_of(path: &Path) -> Result<Kind, Failure> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("html") => Ok(Kind::Html),
+        Some("md") => Ok(Kind::Markdown),
+        Some("json") => Ok(Kind::Json),
+        Some("parquet") => Ok(Kind::Parquet),
+        _ => Err(Failure::OutputKind { path: path.into() }),
+    }
+}
+
+/// The gate policy of records: that of the suite named, or of the built-in suite the records are of, cut down to their bins
+/// and tasks, with what the configuration says on top.
+pub(crate) fn policy_of(records: &Records, suite: Option<&str>, config: &ConfigFile) -> Result<GatePolicy, Failure> {
+    let recorded = &records.baseline.manifest.suite;
+    let suite = match suite {
+        Some(name) => measure::suite_by_name(name)?,
+        None => Suite::builtin(recorded).map_err(|_| Failure::NoPolicy { suite: recorded.clone() })?,
+    };
+    let samples = &records.baseline.samples;
+    let bins: Vec<_> = samples.iter().map(|sample| sample.bin).collect::<BTreeSet<_>>().into_iter().collect();
+    let tasks: Vec<_> = samples.iter().map(|sample| sample.task.clone()).collect::<BTreeSet<_>>().into_iter().collect();
+    Ok(with_gate(suite.select(Some(&bins), Some(&tasks), None, None)?, config)?.gate)
+}
+
+/// The suite with the `[gate]` of the configuration on top of its own.
+pub(crate) fn with_gate(suite: Suite, config: &ConfigFile) -> Result<Suite, Failure> {
+    if config.gate.is_empty() { Ok(suite) } else { Ok(suite.with_gate(&config.gate, "configuration")?) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_pass_and_a_tolerated_doubt_exit_with_zero() {
+        use OnInconclusive::{Fail, Pass, Warn};
+        let table = [
+            (Ruling::Pass, [0, 0, 0]),
+            (Ruling::Inconclusive, [0, 0, 5]),
+            (Ruling::Invalid, [6, 6, 6]),
+            (Ruling::Regressed, [100, 100, 100]),
+        ];
+        for (ruling, codes) in table {
+            assert_eq!([Pass, Warn, Fail].map(|policy| exit_of(ruling, policy).code()), codes, "{ruling:?}");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Everything a command can fail with. The library has one error type per stage; here they meet, so that each gets an exit code.
+//!
+//! The matches are exhaustive on purpose: a new error has to decide.
+
+use std::io;
+use std::path::PathBuf;
+
+use kvgauge::compare::CompareError;
+use kvgauge::compare::table::TableError;
+use kvgauge::engine::EngineError;
+use kvgauge::engine::known_dtypes;
+use kvgauge::engine::kv_cache::codec::UnknownDtype;
+use kvgauge::gate::GateError;
+use kvgauge::hint::{Hint, did_you_mean};
+use kvgauge::model_store::StoreError;
+use kvgauge::record::RecordError;
+use kvgauge::report::ReportError;
+use kvgauge::runner::RunError;
+use kvgauge::suite::SuiteError;
+use kvgauge::targets::TargetError;
+use kvgauge::targets::embedded::OpenError;
+use kvgauge::tasks::TaskError;
+use kvgauge::tokenizer::TokenizerError;
+
+use crate::config::ConfigError;
+use crate::exit_code::Exit;
+use crate::logprobs::InputError;
+
+/// Why a command ended without its result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("configuration, [suite] bins: {0}")]
+    Bins(String),
+    #[error(transparent)]
+    Suite(#[from] SuiteError),
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    #[error(transparent)]
+    Dtype(#[from] UnknownDtype),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("baseline: {0}")]
+    BaselineRecord(RecordError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Compare(#[from] CompareError),
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    #[error(transparent)]
+    Table(#[from] TableError),
+    #[error(transparent)]
+    Input(#[from] InputError),
+    #[error("no candidate is left besides the baseline `{baseline}`")]
+    NoCandidate { baseline: String },
+    #[error("`{}` holds no record of a baseline", dir.display())]
+    NoBaseline { dir: PathBuf },
+    #[error("`{}` holds records of more than one baseline: {}", dir.display(), names.join(", "))]
+    ManyBaselines { dir: PathBuf, names: Vec<String> },
+    #[error("`{}` cannot be read: {source}", dir.display())]
+    RunFolder { dir: PathBuf, source: io::Error },
+    #[error("`{}` has more than {limit} subfolders", dir.display())]
+    ManyFolders { dir: PathBuf, limit: usize },
+    #[error("the records are of suite `{suite}`, which is not built in: its gate is not known")]
+    NoPolicy { suite: String },
+    #[error("no item of suite `{suite}` has an id that starts with `{id}`")]
+    NoItem { suite: String, id: String },
+    #[error("the records are in no common run folder, so there is no place for the report")]
+    NoOutput,
+    #[error("`{}` has no extension that says what to write", path.display())]
+    OutputKind { path: PathBuf },
+    #[error("standard output: {0}")]
+    Stdout(io::Error),
+    #[error("JSON: {0}")]
+    Json(serde_json::Error),
+    #[error("`{}` cannot be written: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("threads and signal handlers cannot be set up: {0}")]
+    Runtime(io::Error),
+    #[error("interrupted after {done} of {planned} items of arm `{arm}`")]
+    Interrupted { exit: Exit, arm: String, done: usize, planned: usize },
+}
+
+impl Failure {
+    /// The exit code.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Config(_)
+            | Self::Bins(_)
+            | Self::Task(_)
+            | Self::Dtype(_)
+            | Self::Tokenizer(_)
+            | Self::Input(_)
+            | Self::ManyBaselines { .. }
+            | Self::RunFolder { .. }
+            | Self::ManyFolders { .. }
+            | Self::NoPolicy { .. }
+            | Self::NoOutput
+            | Self::OutputKind { .. } => Exit::Usage,
+            Self::Suite(error) if error.is_selection() => Exit::NothingSelected,
+            Self::Suite(_) => Exit::Usage,
+            Self::Store(error) => of_store(error),
+            Self::Open(OpenError::Engine(error)) | Self::Engine(error) => of_engine(error),
+            Self::Open(OpenError::Tokenizer(_) | OpenError::VocabularyTooLarge { .. }) => Exit::Usage,
+            Self::Target(error) => of_target(error),
+            Self::Run(error) => of_run(error),
+            Self::BaselineRecord(_) | Self::NoBaseline { .. } => Exit::Baseline,
+            Self::Record(error) => of_record(error),
+            Self::Compare(error) => of_compare(error),
+            Self::Gate(GateError::Unknown { .. }) | Self::NoCandidate { .. } | Self::NoItem { .. } => {
+                Exit::NothingSelected
+            }
+            Self::Gate(GateError::OutOfRange { .. }) => Exit::Usage,
+            Self::Table(TableError::Write { source, .. }) | Self::Write { source, .. } => of_write(source),
+            Self::Report(_)
+            | Self::Table(TableError::Table(_))
+            | Self::Stdout(_)
+            | Self::Json(_)
+            | Self::Runtime(_) => Exit::Internal,
+            Self::Interrupted { exit, .. } => *exit,
+        }
+    }
+}
+
+/// A wrong name or file is the command line's fault; a network that does not answer is not.
+fn of_store(error: &StoreError) -> Exit {
+    match error {
+        StoreError::UnknownModel { .. }
+        | StoreError::NoSuchPath { .. }
+        | StoreError::NotAModel { .. }
+        | StoreError::BadName { .. }
+        | StoreError::NoCacheDir
+        | StoreError::WrongSize { .. }
+        | StoreError::WrongHash { .. }
+        | StoreError::Package { .. }
+        | StoreError::BadEndpoint { .. }
+        | StoreError::BadToken
+        | StoreError::Tls { .. }
+        | StoreError::NotOnHub { .. }
+        | StoreError::Denied { .. }
+        | StoreError::TooLarge { .. }
+        | StoreError::Malformed { .. } => Exit::Usage,
+        StoreError::Io { source, .. } => of_write(source),
+        StoreError::Offline { .. }
+        | StoreError::NoPython { .. }
+        | StoreError::Pip { .. }
+        | StoreError::PipTimeout { .. }
+        | StoreError::HubStatus { .. }
+        | StoreError::Transfer { .. } => Exit::NotMeasured,
+    }
+}
+
+/// Names, options and model files are refused before anything is computed; the rest happens on the way.
+fn of_engine(error: &EngineError) -> Exit {
+    match error {
+        EngineError::Model(_)
+        | EngineError::Rope(_)
+        | EngineError::Dtype(_)
+        | EngineError::Kernel(_)
+        | EngineError::PrefillChunk { .. }
+        | EngineError::BudgetTooSmall { .. } => Exit::Usage,
+        _ => Exit::NotMeasured,
+    }
+}
+
+fn of_target(error: &TargetError) -> Exit {
+    match error {
+        TargetError::BinTooLong { .. } | TargetError::Damage(_) | TargetError::Tokenizer(_) => Exit::Usage,
+        TargetError::Cancelled => Exit::Interrupted,
+        TargetError::ContextOverflow { .. } | TargetError::Engine(_) => Exit::NotMeasured,
+    }
+}
+
+fn of_run(error: &RunError) -> Exit {
+    match error {
+        RunError::Record(error) => of_record(error),
+        RunError::Task(_) => Exit::Usage,
+        RunError::Target(error) => of_target(error),
+        RunError::Interrupted { .. } => Exit::Interrupted,
+        RunError::KeepsFailing { .. } => Exit::NotMeasured,
+        RunError::Generator { .. } => Exit::Internal,
+    }
+}
+
+fn of_record(error: &RecordError) -> Exit {
+    match error {
+        RecordError::Locked { .. }
+        | RecordError::PlanDiffers { .. }
+        | RecordError::NotFound { .. }
+        | RecordError::Format { .. } => Exit::Usage,
+        RecordError::Storage { source, .. } => of_write(source),
+        RecordError::Malformed { .. }
+        | RecordError::Damaged { .. }
+        | RecordError::Incomplete { .. }
+        | RecordError::LineTooLong { .. }
+        | RecordError::Closed { .. } => Exit::NotMeasured,
+        RecordError::Inconsistent { .. } => Exit::Internal,
+    }
+}
+
+fn of_compare(error: &CompareError) -> Exit {
+    match error {
+        CompareError::Mismatch { .. } | CompareError::Prompts { .. } | CompareError::NothingMeasured { .. } => {
+            Exit::Baseline
+        }
+        CompareError::Duplicate { .. } | CompareError::BadNumber { .. } => Exit::NotMeasured,
+        CompareError::SameName { .. } => Exit::Usage,
+    }
+}
+
+/// A path that cannot be written to is a wrong path; a disk that fails or is full keeps what is done.
+fn of_write(error: &io::Error) -> Exit {
+    use io::ErrorKind::{
+        AlreadyExists, InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied,
+        ReadOnlyFilesystem,
+    };
+    match error.kind() {
+        AlreadyExists | InvalidFilename | InvalidInput | IsADirectory | NotADirectory | NotFound | PermissionDenied
+        | ReadOnlyFilesystem => Exit::Usage,
+        _ => Exit::NotMeasured,
+    }
+}
+
+impl Hint for Failure {
+    fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Config(error) => error.hints(),
+            Self::Suite(error) => error.hints(),
+            Self::Task(error) => error.hints(),
+            Self::Dtype(error) => vec![did_you_mean(&error.name, &known_dtypes())],
+            Self::Store(error) => error.hints(),
+            Self::Open(error) => error.hints(),
+            Self::Tokenizer(error) => error.hints(),
+            Self::Target(error) => error.hints(),
+            Self::Run(error) => error.hints(),
+            Self::Record(error) | Self::BaselineRecord(error) => error.hints(),
+            Self::Compare(error) => error.hints(),
+            Self::Gate(error) => error.hints(),
+            Self::Report(error) => error.hints(),
+            Self::Table(error) => error.hints(),
+            Self::Input(error) => error.hints(),
+            Self::NoCandidate { .. } => {
+                vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]
+            }
+            Self::NoBaseline { .. } => {
+                vec!["`kvgauge run --run-dir DIR --kv-cache-dtype bfloat16` measures one".into()]
+            }
+            Self::ManyBaselines { .. } => {
+                vec!["name the records: first the baseline's folder, then the candidates'".into()]
+            }
+            Self::NoPolicy { .. } => vec!["name the suite's file with `--suite FILE`".into()],
+            Self::NoItem { .. } => vec!["without `--item` the first item is shown".into()],
+            Self::NoOutput => vec!["name it with `-o report.html`".into()],
+            Self::OutputKind { .. } => vec!["known: .html, .md, .json, .parquet".into()],
+            Self::Write { source, .. } => match of_write(source) {
+                Exit::NotMeasured => {
+                    vec!["free some space and start the same command again: it goes on where it stopped".into()]
+                }
+                _ => vec!["name a place that can be written to".into()],
+            },
+            Self::Interrupted { .. } => vec!["the same command goes on where this one stopped".into()],
+            Self::Bins(_)
+            | Self::Engine(_)
+            | Self::RunFolder { .. }
+            | Self::ManyFolders { .. }
+            | Self::Stdout(_)
+            | Self::Json(_)
+            | Self::Runtime(_) => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Ctrl-C and SIGTERM: the first asks the runner to stop at its next safe point, the second ends the process at once.
+//!
+//! Nothing is lost either way (the journal survives a kill); the first way only ends with a clean flush and a status.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use kvgauge::targets::CancelFlag;
+
+use crate::exit_code::Exit;
+use crate::output::note;
+
+/// Watches for signals as long as the process lives.
+pub(crate) struct Interrupt {
+    /// For the runner.
+    pub(crate) cancel: Arc<CancelFlag>,
+    received: Arc<AtomicU8>,
+}
+
+const NOTHING: u8 = 0;
+const CTRL_C: u8 = 1;
+const TERMINATE: u8 = 2;
+
+impl Interrupt {
+    /// Starts to watch, on a thread of its own: the engine may keep all others busy for seconds.
+    pub(crate) fn watch() -> std::io::Result<Self> {
+        let cancel = Arc::new(CancelFlag::default());
+        let received = Arc::new(AtomicU8::new(NOTHING));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (flag, seen) = (Arc::clone(&cancel), Arc::clone(&received));
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            runtime.block_on(async move {
+                let Ok(mut signals) = Signals::listen() else { return };
+                loop {
+                    let signal = signals.next().await;
+                    if seen.swap(signal, Ordering::SeqCst) != NOTHING {
+                        end_now(signal);
+                    }
+                    flag.cancel();
+                    note("stopping after the current step; a second signal ends at once, nothing recorded is lost");
+                }
+            });
+        })?;
+        Ok(Self { cancel, received })
+    }
+
+    /// How the process has to end, when a signal came.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        match self.received.load(Ordering::SeqCst) {
+            NOTHING => None,
+            TERMINATE => Some(Exit::Terminated),
+            _ => Some(Exit::Interrupted),
+        }
+    }
+}
+
+#[expect(clippy::exit, reason = "a second signal must end the process while other threads compute")]
+fn end_now(signal: u8) -> ! {
+    let exit = if signal == TERMINATE { Exit::Terminated } else { Exit::Interrupted };
+    std::process::exit(i32::from(exit.code()))
+}
+
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.interrupt.recv() => CTRL_C,
+            _ = self.terminate.recv() => TERMINATE,
+        }
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) -> u8 {
+        match tokio::signal::ctrl_c().await {
+            Ok(()) => CTRL_C,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}

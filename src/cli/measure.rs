@@ -1,0 +1,230 @@
+//! The left half of the pipeline: arms are asked and recorded, one after the other, in one run folder.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kvgauge::engine::EngineOptions;
+use kvgauge::engine::kv_cache::codec::codec;
+use kvgauge::record::manifest::{self, Manifest};
+use kvgauge::runner::{self, ArmOutcome, ArmRun, RunError, identity};
+use kvgauge::sample::Bin;
+use kvgauge::setup::{Arm, ArmRole};
+use kvgauge::suite::{Plan, Suite};
+use kvgauge::targets::Target;
+use kvgauge::targets::embedded::{Embedded, LoadedModel};
+use kvgauge::targets::scripted::{Damage, Scripted};
+use kvgauge::tokenizer::WordTokenizer;
+
+use crate::args::RopeChoice;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::settings::{DEFAULT_MODEL, Measurement, SuiteSettings};
+use crate::{machine, model};
+
+/// Bins that the A/A arm runs on: the engine is deterministic, so more would cost time and say the same.
+const CONTROL_BINS: usize = 2;
+
+/// Key of the manifest's environment under which the options that shaped the run are kept, for `reproduce`.
+pub(crate) const OPTIONS_KEY: &str = "options";
+
+/// What was recorded.
+pub(crate) struct Measured {
+    pub(crate) run_dir: PathBuf,
+    pub(crate) arms: Vec<MeasuredArm>,
+}
+
+/// One arm of it.
+pub(crate) struct MeasuredArm {
+    pub(crate) arm: Arm,
+    pub(crate) dir: PathBuf,
+    pub(crate) planned: usize,
+    pub(crate) outcome: ArmOutcome,
+}
+
+/// The suite as selected.
+pub(crate) fn load_suite(settings: &SuiteSettings) -> Result<Suite, Failure> {
+    let suite = suite_by_name(&settings.name)?;
+    let (bins, tasks) = (settings.bins.as_deref(), settings.tasks.as_deref());
+    Ok(suite.select(bins, tasks, settings.samples, settings.seed)?)
+}
+
+/// A built-in suite, or a file where the name looks like one.
+pub(crate) fn suite_by_name(name: &str) -> Result<Suite, Failure> {
+    let is_path = name.contains(['/', '\\']) || Path::new(name).extension().is_some_and(|it| it == "toml");
+    Ok(if is_path { Suite::load(Path::new(name))? } else { Suite::builtin(name)? })
+}
+
+/// The baseline's dtype as an arm, and every other dtype as a candidate, each once and known to the engine.
+pub(crate) fn candidates(dtypes: &[String], baseline: &str) -> Result<Vec<Arm>, Failure> {
+    codec(baseline)?;
+    let mut arms: Vec<Arm> = Vec::new();
+    for dtype in dtypes {
+        codec(dtype)?;
+        if dtype != baseline && arms.iter().all(|arm| arm.kv_cache_dtype != *dtype) {
+            arms.push(Arm::candidate(dtype));
+        }
+    }
+    Ok(arms)
+}
+
+/// Asks every open item of every arm. A finished arm costs the reading of its journal.
+pub(crate) fn measure(measurement: &Measurement, suite: &Suite, arms: &[Arm]) -> Result<Measured, Failure> {
+    let interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
+    let source = Source::open(measurement)?;
+    let whole = suite.plan();
+    let plans: Vec<(&Arm, Plan)> = arms.iter().map(|arm| (arm, plan_of(arm, &whole))).collect();
+    let run_dir = match &measurement.run_dir {
+        Some(dir) => dir.clone(),
+        None => default_run_dir(measurement, suite, &whole, &source)?,
+    };
+    let shown: Vec<(&str, &Plan)> = plans.iter().map(|(arm, plan)| (arm.name.as_str(), plan)).collect();
+    let progress = Progress::new(&shown);
+    let mut measured = Vec::new();
+    for (arm, plan) in &plans {
+        let target = source.target(arm)?;
+        let manifest = header(measurement, suite, plan, arm, target.as_ref());
+        let dir = run_dir.join(&arm.name);
+        let run = ArmRun { suite, plan, manifest, dir: &dir };
+        let result = run_one(run, target.as_ref(), &progress, &interrupt);
+        if result.is_err() {
+            progress.finish();
+        }
+        measured.push(MeasuredArm { arm: (*arm).clone(), dir, planned: plan.item_count(), outcome: result? });
+    }
+    progress.finish();
+    Ok(Measured { run_dir, arms: measured })
+}
+
+fn run_one(
+    run: ArmRun<'_>,
+    target: &dyn Target,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<ArmOutcome, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    let on_event = |event| progress.on_event(&event);
+    runtime.block_on(runner::run_arm(run, target, &on_event, &interrupt.cancel)).map_err(|error| match error {
+        RunError::Interrupted { arm, done, planned } => {
+            let exit = interrupt.exit().unwrap_or(crate::exit_code::Exit::Interrupted);
+            Failure::Interrupted { exit, arm, done, planned }
+        }
+        other => other.into(),
+    })
+}
+
+/// Where answers come from: opened once, shared by all arms.
+enum Source {
+    Scripted { damage: Vec<Damage>, counter: Arc<WordTokenizer> },
+    Embedded { model: Arc<LoadedModel>, options: EngineOptions },
+}
+
+impl Source {
+    fn open(measurement: &Measurement) -> Result<Self, Failure> {
+        if measurement.dry_run {
+            let damage = measurement.damage.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+            return Ok(Self::Scripted { damage, counter: Arc::new(WordTokenizer::default()) });
+        }
+        let options = EngineOptions {
+            kernel: measurement.model.kernel.clone(),
+            threads: measurement.model.threads,
+            ..EngineOptions::default()
+        };
+        // A kernel that is not there is said before a model is fetched.
+        kvgauge::engine::kernels::resolve(options.kernel.as_deref()).map_err(kvgauge::engine::EngineError::from)?;
+        Ok(Self::Embedded { model: model::open(&measurement.model)?, options })
+    }
+
+    fn target(&self, arm: &Arm) -> Result<Box<dyn Target>, Failure> {
+        Ok(match self {
+            Self::Scripted { damage, counter } => Box::new(Scripted::new(arm, damage, counter.clone())),
+            Self::Embedded { model, options } => {
+                let options = EngineOptions { kv_cache_dtype: arm.kv_cache_dtype.clone(), ..options.clone() };
+                Box::new(Embedded::new(Arc::clone(model), &options)?)
+            }
+        })
+    }
+}
+
+/// The control asks the shortest bins only.
+fn plan_of(arm: &Arm, whole: &Plan) -> Plan {
+    if arm.role != ArmRole::Control {
+        return whole.clone();
+    }
+    let mut bins: Vec<Bin> = whole.groups.iter().map(|group| group.bin).collect();
+    bins.sort_unstable();
+    bins.dedup();
+    bins.truncate(CONTROL_BINS);
+    Plan { groups: whole.groups.iter().filter(|group| bins.contains(&group.bin)).cloned().collect() }
+}
+
+fn header(measurement: &Measurement, suite: &Suite, plan: &Plan, arm: &Arm, target: &dyn Target) -> Manifest {
+    let mut environment = machine::facts();
+    environment.insert("threads".into(), measurement.model.threads.to_string());
+    environment.insert(OPTIONS_KEY.into(), options(measurement));
+    let mut header = identity::manifest(suite, plan, arm, target, environment);
+    if !measurement.damage.is_empty() {
+        // Planted faults change the answers, so a record with them must never be taken for one without.
+        header.plan.insert("damage".into(), measurement.damage.join(","));
+        header.plan_hash = manifest::plan_hash(&header.plan, arm);
+    }
+    header
+}
+
+/// `reports/<suite>-<model>-<8 hex of plan>`: the same measurement finds its folder again.
+fn default_run_dir(measurement: &Measurement, suite: &Suite, plan: &Plan, source: &Source) -> Result<PathBuf, Failure> {
+    let arm = Arm::baseline(&measurement.baseline);
+    let target = source.target(&arm)?;
+    let header = header(measurement, suite, plan, &arm, target.as_ref());
+    let legal = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    let model: String = header.model.name.chars().map(legal).collect();
+    let hash: String = header.plan_hash.chars().take(8).collect();
+    Ok(Path::new("reports").join(format!("{}-{model}-{hash}", suite.name)))
+}
+
+/// The options that shaped the run in one canonical form: those that differ from the defaults, in a fixed order. Without
+/// arms, which the records name themselves, and without threads, which change nothing.
+fn options(measurement: &Measurement) -> String {
+    let Measurement { model, suite, dry_run, damage, .. } = measurement;
+    let mut text = format!("--suite {}", suite.name);
+    let mut add = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            write!(text, " --{name} {value}").expect("writing to a String does not fail");
+        }
+    };
+    let joined = |bins: &Vec<Bin>| bins.iter().map(Bin::to_string).collect::<Vec<_>>().join(",");
+    add("bins", suite.bins.as_ref().map(joined));
+    add("tasks", suite.tasks.as_ref().map(|tasks| tasks.join(",")));
+    add("samples", suite.samples.map(|samples| samples.to_string()));
+    add("seed", suite.seed.map(|seed| seed.to_string()));
+    if *dry_run {
+        text += " --dry-run";
+        if !damage.is_empty() {
+            write!(text, " --damage {}", damage.join(",")).expect("writing to a String does not fail");
+        }
+        return text;
+    }
+    add("model", (model.name != DEFAULT_MODEL).then(|| model.name.clone()));
+    add("kernel", model.kernel.clone());
+    let rope = match model.rope_scaling {
+        RopeChoice::None => Some("none"),
+        RopeChoice::Linear => Some("linear"),
+        RopeChoice::Ntk => None,
+    };
+    add("rope-scaling", rope.map(str::to_owned));
+    text
+}
+
+/// The command that makes a comparison again, from what its records say.
+pub(crate) fn reproduce(environment: &BTreeMap<String, String>, baseline: &Arm, candidates: &[&Arm]) -> String {
+    let options = environment.get(OPTIONS_KEY).map_or("", String::as_str);
+    let dtypes: Vec<&str> = candidates.iter().map(|arm| arm.kv_cache_dtype.as_str()).collect();
+    let mut text = format!("kvgauge check {options}");
+    if baseline.kv_cache_dtype != crate::settings::DEFAULT_BASELINE {
+        write!(text, " --baseline {}", baseline.kv_cache_dtype).expect("writing to a String does not fail");
+    }
+    write!(text, " --kv-cache-dtype {}", dtypes.join(",")).expect("writing to a String does not fail");
+    text
+}

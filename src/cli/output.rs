@@ -1,0 +1,60 @@
+//! Standard output carries the result and nothing else; everything said along the way goes to standard error.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use crate::failure::Failure;
+
+/// Writes the result. A reader that has seen enough (`| head`) is no error.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Stdout(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Prints one JSON document with a final newline.
+pub(crate) fn print_json(document: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(document).map_err(Failure::Json)?;
+    text.push('\n');
+    print(&text)
+}
+
+/// A line on standard error. Where that is closed there is nobody to tell.
+pub(crate) fn note(text: &str) {
+    drop(writeln!(io::stderr().lock(), "{text}"));
+}
+
+/// Writes a derived file in one step: a reader sees the old bytes or the new ones. A file that already has these bytes is left
+/// alone, so that a repeated command changes nothing.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let failed = |source| Failure::Write { path: path.into(), source };
+    if fs::read(path).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(folder).map_err(failed)?;
+    let mut file = tempfile::Builder::new().prefix(".kvgauge-").tempfile_in(folder).map_err(failed)?;
+    file.write_all(bytes).map_err(failed)?;
+    make_readable(file.as_file()).map_err(failed)?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+/// Temporary files are private to the user; a report is made to be served and attached.
+#[cfg(unix)]
+fn make_readable(file: &fs::File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(not(unix))]
+fn make_readable(_: &fs::File) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! `kvgauge run`: the left half alone. The dtypes asked for are the arms; the baseline's dtype among them is the baseline.
+
+use kvgauge::setup::Arm;
+use serde_json::json;
+
+use crate::args::RunArgs;
+use crate::config::ConfigFile;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::measure::{self, Measured};
+use crate::output;
+use crate::settings;
+
+pub(crate) fn execute(args: &RunArgs, config: &ConfigFile) -> Result<Exit, Failure> {
+    let measurement = settings::measurement(&args.measure, config)?;
+    let suite = measure::load_suite(&measurement.suite)?;
+    let baseline = &measurement.baseline;
+    let dtypes = measurement.kv_cache_dtypes.clone().unwrap_or_else(|| vec![baseline.clone()]);
+    let mut arms = measure::candidates(&dtypes, baseline)?;
+    if dtypes.contains(baseline) {
+        arms.insert(0, Arm::baseline(baseline));
+    }
+    let measured = measure::measure(&measurement, &suite, &arms)?;
+    if args.measure.json {
+        output::print_json(&document(&measured))?;
+    } else {
+        for arm in &measured.arms {
+            let (done, errors) = (arm.outcome.done, arm.outcome.errors);
+            output::print(&format!("{}: {done} of {} items, errors: {errors}\n", arm.dir.display(), arm.planned))?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn document(measured: &Measured) -> serde_json::Value {
+    let arms: Vec<_> = measured
+        .arms
+        .iter()
+        .map(|arm| {
+            json!({
+                "arm": arm.arm.name,
+                "dir": arm.dir,
+                "planned": arm.planned,
+                "done": arm.outcome.done,
+                "asked": arm.outcome.asked,
+                "errors": arm.outcome.errors,
+            })
+        })
+        .collect();
+    json!({ "run_dir": measured.run_dir, "arms": arms })
+}

@@ -194,7 +194,7 @@ fn check_imports(path: &str, in_src: &str, code: &str) -> Vec<String> {
             ));
         }
         let line_text = code.lines().nth(line - 1).unwrap_or_default();
-        if let Some(imported) = line_text.strip_prefix("use crate::") {
+        if let Some(imported) = line_text.strip_prefix("use crate::").filter(|_| target != module) {
             let module_path = imported.split(['{', ';']).next().unwrap_or_default();
             let module_path = module_path.rsplit_once("::").map_or(module_path, |(path, _)| path).to_owned();
             if used.contains(&module_path) {

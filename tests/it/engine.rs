@@ -1,5 +1,8 @@
 //! The embedded engine against reference outputs of another implementation, and against itself.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its input has failed")]
+#![expect(clippy::print_stderr, reason = "a skipped test says so")]
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

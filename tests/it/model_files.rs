@@ -1,5 +1,7 @@
 //! Model files: the same model in both formats, and damaged, hostile or unsupported ones.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its input has failed")]
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -282,6 +282,9 @@ mod tests {
     use super::*;
     use crate::engine::kv_cache::codec::{CODECS, codec};
 
+    /// Positions that were appended together, with their tag.
+    type History = Vec<(std::ops::Range<usize>, f32)>;
+
     const SHAPE: CacheShape = CacheShape { n_layer: 2, n_kv_head: 3, head_dim: 4 };
 
     fn cache(n_block: u64) -> PagedCache {
@@ -387,7 +390,7 @@ mod tests {
         #[test]
         fn sequences_never_see_each_other(actions in proptest::collection::vec((0..3_u8, 0..8_usize, 1..40_usize), 1..60)) {
             let mut cache = cache(64);
-            let mut sequences: Vec<(BlockTable, Vec<(std::ops::Range<usize>, f32)>)> = Vec::new();
+            let mut sequences: Vec<(BlockTable, History)> = Vec::new();
             for (index, (action, which, n)) in actions.into_iter().enumerate() {
                 let tag = index as f32 * 1000.0;
                 let which = if sequences.is_empty() { 0 } else { which % sequences.len() };

@@ -117,21 +117,13 @@ impl Assessment {
     /// Table, sentence and reasons, for people.
     pub(crate) fn text(&self) -> String {
         let mut text = terminal::overview(&overview(&self.comparison, &self.verdict));
-        if let Some(control) = &self.comparison.control {
-            let treatment = &control.treatment;
-            let different = treatment.compared_outputs - treatment.identical_outputs;
-            text += &format!(
-                "A/A: {different} of {} answers of the baseline differ when asked again\n",
-                treatment.compared_outputs
-            );
-        }
+        text += &format!("\n{}: {}\n\n", self.verdict.ruling.name(), self.verdict.sentence);
         for arm in &self.verdict.arms {
             text += &format!("{} {}: {}\n", arm.ruling.symbol(), arm.ruling.name(), arm.sentence);
             for reason in &arm.invalid {
                 text += &format!("  {reason}\n");
             }
         }
-        text += &format!("\n{}: {}\n", self.verdict.ruling.name(), self.verdict.sentence);
         text
     }
 

@@ -33,7 +33,7 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
     assessment.write_outputs(&args.output)?;
 
     let asked: usize = measured.arms.iter().map(|arm| arm.outcome.asked).sum();
-    let text = format!("{}report: {}\n", assessment.text(), report.display());
+    let text = format!("{}\nreport: {}\n", assessment.text(), report.display());
     if args.measure.json {
         note(&text);
         output::print(&assessment.json())?;

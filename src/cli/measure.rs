@@ -72,8 +72,9 @@ pub(crate) fn candidates(dtypes: &[String], baseline: &str) -> Result<Vec<Arm>, 
 
 /// Asks every open item of every arm. A finished arm costs the reading of its journal.
 pub(crate) fn measure(measurement: &Measurement, suite: &Suite, arms: &[Arm]) -> Result<Measured, Failure> {
-    let interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
     let source = Source::open(measurement)?;
+    // Only now: a download is not cut into steps, so there a signal ends the process as everywhere else.
+    let interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
     let whole = suite.plan();
     let plans: Vec<(&Arm, Plan)> = arms.iter().map(|arm| (arm, plan_of(arm, &whole))).collect();
     let run_dir = match &measurement.run_dir {

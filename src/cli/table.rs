@@ -1,9 +1,12 @@
 //! Tables on the terminal.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use kvgauge::compare::{ArmComparison, Comparison, Delta};
 use kvgauge::gate::Overview;
 use kvgauge::units::{format_percent, format_points};
+
+/// One line under the header: the eye follows rows by itself.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// Rows are bins, columns are arms.
 pub(crate) fn overview(overview: &Overview) -> String {
@@ -62,14 +65,18 @@ fn numbers(delta: &Delta) -> Vec<String> {
             .map_or_else(|| "–".into(), |(low, high)| format!("{} … {}", format_points(low), format_points(high))),
         delta.regressions.to_string(),
         delta.fixes.to_string(),
-        delta.p_worse.map_or_else(|| "–".into(), |p| format!("{p:.3}")),
+        delta.p_worse.map_or_else(|| "–".into(), p_value),
     ]
+}
+
+fn p_value(p: f64) -> String {
+    if p < 0.001 { "< 0.001".into() } else { format!("{p:.3}") }
 }
 
 /// A table with a header; names to the left, figures to the right.
 pub(crate) fn empty(header: Vec<String>) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Disabled);
+    table.load_style(STYLE).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header);
     table
 }

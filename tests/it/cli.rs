@@ -134,7 +134,7 @@ fn a_model_file_cut_short_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_bin_beyond_the_trained_length_needs_scaling() {
+fn log_probabilities_need_ids_of_the_vocabulary_only() {
     let desk = Desk::new();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny_models/llama");
     desk.write("ids.json", "[1, 2, 3, 4]");
@@ -315,4 +315,76 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+}
+
+/// Derived files of a run folder: what must not depend on how often the run was killed.
+fn derived(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let names = ["comparison.json", "report.html", "summary.md", "timings.json", "kv_record.json"];
+    names.map(|name| (name.to_string(), fs::read(run.join(name)).unwrap())).to_vec()
+}
+
+#[cfg(unix)]
+#[test]
+fn killed_and_interrupted_again_and_again_the_result_is_the_same() {
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+    const ARGS: [&str; 8] =
+        ["check", "--dry-run", "--suite", "smoke", "--samples", "60", "--kv-cache-dtype", "fp8_e4m3"];
+    let straight = Desk::new();
+    let started = Instant::now();
+    let whole = straight.run(&[&ARGS[..], &["--run-dir", "run"]].concat());
+    assert_eq!(whole.code, Some(0), "{}", whole.stderr);
+    let duration = started.elapsed();
+
+    let desk = Desk::new();
+    let start = || {
+        let mut command = desk.command(&[&ARGS[..], &["--run-dir", "run"]].concat());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    for twentieth in 1..=12 {
+        let mut child = start();
+        std::thread::sleep(duration * twentieth / 40);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let mut child = start();
+        std::thread::sleep(duration / 20);
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let limit = Instant::now() + Duration::from_secs(60);
+        let ended = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status.code();
+            }
+            assert!(Instant::now() < limit, "{signal} was not obeyed");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        // Finished before the signal came, ended by it before the handler stood, or a clean stop.
+        assert!(matches!(ended, Some(0) | None) || ended == Some(code), "{signal}: {ended:?}");
+    }
+    let said = desk.run(&[&ARGS[..], &["--run-dir", "run"]].concat());
+    assert_eq!((said.code, said.stdout), (whole.code, whole.stdout));
+    for ((name, straight), (_, resumed)) in derived(&straight.path("run")).iter().zip(derived(&desk.path("run"))) {
+        assert!(*straight == resumed, "{name} depends on interruptions");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_flushes_marks_and_exits_with_130() {
+    use std::process::Stdio;
+    let desk = Desk::new();
+    let args = ["run", "--dry-run", "--suite", "smoke", "--samples", "3000", "--run-dir", "run"];
+    let child = desk.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let journal = desk.path("run/bfloat16/samples.jsonl");
+    while !fs::metadata(&journal).is_ok_and(|it| it.len() > 1000) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let said = Said::of(child.wait_with_output().unwrap());
+    said.expect_error(130, &["interrupted after", "bfloat16"]);
+    let manifest = fs::read_to_string(desk.path("run/bfloat16/manifest.json")).unwrap();
+    assert!(manifest.contains("\"interrupted\""), "{manifest}");
+    assert!(fs::read_to_string(&journal).unwrap().ends_with('\n'));
 }

@@ -182,7 +182,7 @@ fn check_imports(path: &str, in_src: &str, code: &str) -> Vec<String> {
         return vec![format!("{path}:1: module `{module}` has no layer: add it to the table of tests/it/tidy.rs")];
     };
     let mut violations = Vec::new();
-    let mut used: Vec<&str> = Vec::new();
+    let mut used: Vec<String> = Vec::new();
     for (line, behind) in words(code, "crate") {
         let Some(target) = behind.strip_prefix("::") else { continue };
         let target = leading_identifier(target);
@@ -193,12 +193,14 @@ fn check_imports(path: &str, in_src: &str, code: &str) -> Vec<String> {
                 "{path}:{line}: `{module}` may not import `{target}`: move the shared type down a layer, or pass it in"
             ));
         }
-        let is_top_level_use = code.lines().nth(line - 1).is_some_and(|text| text.starts_with("use crate::"));
-        if is_top_level_use && target != module {
-            if used.contains(&target) {
-                violations.push(format!("{path}:{line}: a second `use crate::{target}::…`: one per module"));
+        let line_text = code.lines().nth(line - 1).unwrap_or_default();
+        if let Some(imported) = line_text.strip_prefix("use crate::") {
+            let module_path = imported.split(['{', ';']).next().unwrap_or_default();
+            let module_path = module_path.rsplit_once("::").map_or(module_path, |(path, _)| path).to_owned();
+            if used.contains(&module_path) {
+                violations.push(format!("{path}:{line}: a second `use crate::{module_path}::…`: one per module"));
             }
-            used.push(target);
+            used.push(module_path);
         }
     }
     let is_top_level = matches!(in_src.split_once('/'), None | Some((_, "mod.rs")));
@@ -250,6 +252,11 @@ const BAD_FILES: &[(&str, &str, &str)] = &[
     ("src/compare/a.rs", "//! Doc.\nfn f() { crate::engine::run(); }\n", "a.rs:2: `compare` may not import `engine`"),
     ("src/suite/a.rs", "//! Doc.\nuse crate::{units, hint};\n", "a.rs:2: grouped"),
     ("src/suite/a.rs", "//! Doc.\nuse crate::units::a;\nuse crate::units::b;\n", "a.rs:3: a second `use crate::units"),
+    (
+        "src/suite/a.rs",
+        "//! Doc.\nuse crate::tasks::needle::a;\nuse crate::tasks::needle::{b};\n",
+        "a.rs:3: a second `use crate::tasks::needle",
+    ),
     ("src/suite/a.rs", "//! Doc.\nuse super::super::units;\n", "a.rs:2: `super::super`"),
     ("src/gate.rs", "//! Doc.\nuse super::units;\n", "gate.rs:2: `super::` of a top-level module"),
     ("src/invented/a.rs", "//! Doc.\n", "`invented` has no layer"),
@@ -282,7 +289,7 @@ fn every_rule_finds_its_bad_file() {
 
 #[test]
 fn a_good_file_has_no_violation() {
-    let good = "//! Doc with `crate::gate` and println!.\nuse crate::units::format_bytes;\n\n/// [`crate::report`]\n\
+    let good = "//! Doc with `crate::gate` and println!.\nuse crate::compare::Delta;\nuse crate::compare::table::x;\nuse crate::units::format_bytes;\n\n/// [`crate::report`]\n\
         fn f() -> &'static str {\n    \"crate::gate unsafe println!(\"\n}\n\n#[cfg(test)]\nmod tests {\n    \
         use super::*;\n    use crate::report::x;\n}\n";
     assert_eq!(check_file("src/gate.rs", good), Vec::<String>::new());

@@ -18,6 +18,9 @@ const NAME: &str = "portable";
 /// Rows of x that share one pass over a weight tile.
 const ROWS: usize = 4;
 
+/// Sums of attention that run side by side: enough to hide the latency of an addition, few enough for 16 registers.
+const LANES: usize = 32;
+
 /// a · b + c, with one rounding or with two.
 pub(super) trait MulAdd {
     /// a · b + c.
@@ -154,11 +157,7 @@ fn attend_tile<M: MulAdd>(job: &mut AttentionJob<'_>, tile: &QueryTile, first: u
                 let mut scores = scores::<M>(q, &k_by_dim);
                 weigh::<M>(&mut scores, mask, scale, &mut states[row], out);
                 let keys = mask.trailing_zeros() as usize..KEY_BLOCK - mask.leading_zeros() as usize;
-                for key in keys {
-                    for (sum, value) in out.iter_mut().zip(&v[key * head_dim..][..head_dim]) {
-                        *sum = M::mul_add(scores[key], *value, *sum);
-                    }
-                }
+                add_values::<M>(&scores, keys, &v, out);
             }
         }
     }
@@ -171,14 +170,38 @@ fn attend_tile<M: MulAdd>(job: &mut AttentionJob<'_>, tile: &QueryTile, first: u
 #[inline(always)]
 fn scores<M: MulAdd>(q: &[f32], k_by_dim: &[[f32; KEY_BLOCK]]) -> [f32; KEY_BLOCK] {
     let mut scores = [0.0; KEY_BLOCK];
-    for (lanes, first) in scores.as_chunks_mut::<TILE_OUT>().0.iter_mut().zip((0..).step_by(TILE_OUT)) {
+    for (lanes, first) in scores.as_chunks_mut::<LANES>().0.iter_mut().zip((0..).step_by(LANES)) {
         for (q, keys) in q.iter().zip(k_by_dim) {
-            for lane in 0..TILE_OUT {
+            for lane in 0..LANES {
                 lanes[lane] = M::mul_add(*q, keys[first + lane], lanes[lane]);
             }
         }
     }
     scores
+}
+
+/// out `[head_dim]` += weights · v over the keys in ascending order, a strip of dimensions at a time so that its sums stay in
+/// registers.
+#[inline(always)]
+fn add_values<M: MulAdd>(weights: &[f32; KEY_BLOCK], keys: Range<usize>, v: &[f32], out: &mut [f32]) {
+    let head_dim = out.len();
+    let (strips, rest) = out.as_chunks_mut::<LANES>();
+    let first_of_rest = strips.len() * LANES;
+    for (sums, first) in strips.iter_mut().zip((0..).step_by(LANES)) {
+        let mut lanes = *sums;
+        for key in keys.clone() {
+            let values: &[f32; LANES] = v[key * head_dim + first..].first_chunk().expect("a strip lies inside its row");
+            for lane in 0..LANES {
+                lanes[lane] = M::mul_add(weights[key], values[lane], lanes[lane]);
+            }
+        }
+        *sums = lanes;
+    }
+    for key in keys {
+        for (sum, value) in rest.iter_mut().zip(&v[key * head_dim + first_of_rest..]) {
+            *sum = M::mul_add(weights[key], *value, *sum);
+        }
+    }
 }
 
 /// Turns scores into weights (0 where masked) relative to the new maximum, and rescales what the row has summed so far.

@@ -41,7 +41,7 @@ const REGISTRIES: &[Registry] = &[
         folder: "engine/kernels/x86_64",
         registry: "engine/kernels/mod.rs",
         slice: "KERNELS",
-        shared: &["amx_attention", "avx512_attention", "codes", "key_block", "lanes", "tiles"],
+        shared: &["amx_attention", "avx512_attention", "avx512_blocks", "codes", "key_block", "lanes", "tiles"],
     },
     Registry { folder: "report/sections", registry: "report/mod.rs", slice: "SECTIONS", shared: &[] },
 ];

@@ -1,6 +1,7 @@
 //! The only integration-test binary.
 
 mod engine;
+mod gate;
 mod model_files;
 mod model_store;
 mod record;
@@ -8,4 +9,3 @@ mod report;
 mod smollm2;
 mod suites;
 mod tokenizer;
-mod gate;

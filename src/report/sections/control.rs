@@ -35,11 +35,10 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
         pairs => figures::count(pairs),
         flips => figures::count(flips),
         is_still => flips == 0,
-        identical => format!(
-            "{} of {} answers are the same text",
-            figures::count(signs.identical_outputs),
-            figures::count(signs.compared_outputs)
-        ),
+        identical => (signs.compared_outputs > 0).then(|| {
+            let (same, all) = (figures::count(signs.identical_outputs), figures::count(signs.compared_outputs));
+            format!("{same} of {all} answers to long prompts are the same text")
+        }),
         rows => rows,
     }))
 }

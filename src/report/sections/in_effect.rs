@@ -152,17 +152,23 @@ fn treatment(arm: &ArmComparison) -> Value {
             figures::count(signs.nll_pairs)
         )
     };
-    let differs = signs.nll_different > 0 || signs.identical_outputs < signs.compared_outputs;
-    fields! {
-        arm => arm.summary.arm.name,
-        symbol => if differs { "✓" } else { "!" },
-        class => if differs { "pass" } else { "invalid" },
-        text => format!(
-            "{} of {} answers are the same text as the baseline's, {nll}",
+    let texts = if signs.compared_outputs == 0 {
+        "no answers to long prompts to compare".to_owned()
+    } else {
+        format!(
+            "{} of {} answers to long prompts are the same text as the baseline's",
             figures::count(signs.identical_outputs),
             figures::count(signs.compared_outputs)
-        ),
-    }
+        )
+    };
+    let was_looked_for = signs.nll_pairs > 0 || signs.compared_outputs > 0;
+    let differs = signs.nll_different > 0 || signs.identical_outputs < signs.compared_outputs;
+    let (symbol, class) = match (was_looked_for, differs) {
+        (false, _) => ("?", "inconclusive"),
+        (true, true) => ("✓", "pass"),
+        (true, false) => ("!", "invalid"),
+    };
+    fields! { arm => arm.summary.arm.name, symbol => symbol, class => class, text => format!("{texts}; {nll}") }
 }
 
 /// Two candidates that store the same format are a control of each other.

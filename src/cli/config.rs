@@ -131,8 +131,11 @@ fn refuse_unknown_keys(path: &Path, table: &toml::Table) -> Result<(), ConfigErr
             let (place, key) = ("section".into(), section.clone());
             return Err(ConfigError::UnknownKey { path: path.into(), place, key, known: &SECTION_NAMES });
         };
-        let keys = value.as_table().into_iter().flatten().map(|(key, _)| key);
-        for key in keys.filter(|key| *name != "gate" && !known.contains(&key.as_str())) {
+        let Some(keys) = value.as_table() else {
+            let message = format!("is a section: a line `[{name}]` with keys below it");
+            return Err(ConfigError::Value { path: path.into(), place: name, message });
+        };
+        if let Some(key) = keys.keys().find(|key| *name != "gate" && !known.contains(&key.as_str())) {
             let place = format!("key in [{name}]");
             return Err(ConfigError::UnknownKey { path: path.into(), place, key: key.clone(), known });
         }
@@ -190,6 +193,7 @@ mod tests {
     fn bad_values_say_where() {
         assert!(parse("[model]\nthreads = \"two\"").unwrap_err().to_string().contains("line 2: invalid type"));
         assert!(parse("[gate]\non_inconclusive = \"maybe\"").unwrap_err().to_string().contains("on_inconclusive"));
+        assert!(parse("model = \"x\"").unwrap_err().to_string().contains("model: is a section"));
         assert!(parse("[model]\n\nname = ").unwrap_err().to_string().contains("line 3"));
     }
 

@@ -126,7 +126,7 @@ impl Source {
     fn open(measurement: &Measurement) -> Result<Self, Failure> {
         if measurement.dry_run {
             let damage = measurement.damage.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
-            return Ok(Self::Scripted { damage, counter: Arc::new(WordTokenizer::default()) });
+            return Ok(Self::Scripted { damage, counter: Arc::new(WordTokenizer) });
         }
         let options = EngineOptions {
             kernel: measurement.model.kernel.clone(),

@@ -88,7 +88,7 @@ fn show(args: &ShowArgs, config: &ConfigFile) -> Result<Exit, Failure> {
         return Err(Failure::NoItem { suite: suite.name, id: wanted.into() });
     };
     let counter: Arc<dyn TokenCounter> = if args.dry_run {
-        Arc::new(WordTokenizer::default())
+        Arc::new(WordTokenizer)
     } else {
         Arc::clone(model::open(&settings::model(&args.model, config))?.tokenizer()) as _
     };

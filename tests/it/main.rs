@@ -21,11 +21,4 @@ mod suites;
 // The architecture rules: who imports whom, homes of crates and of `unsafe`, complete registries.
 mod tidy;
 // Ids, templates and counts against recorded ones.
-mod gate;
-mod model_files;
-mod model_store;
-mod record;
-mod report;
-mod smollm2;
-mod suites;
 mod tokenizer;

@@ -8,6 +8,7 @@ use crate::compare::summary::has_symptom;
 use crate::compare::{SameSign, Slope, SymptomDelta, Treatment};
 use crate::record::manifest::Manifest;
 use crate::sample::{Bin, FindingKind};
+use crate::stats::mcnemar::one_sided;
 use crate::stats::permutation::{Point, falling_slope, sign_flip_whole};
 
 /// A prompt of this length reads thousands of cached entries per output token: with another dtype not all answers stay
@@ -57,15 +58,17 @@ fn symptom(kind: FindingKind, bin: Bin, pairs: &[&Pair<'_>]) -> SymptomDelta {
         let (base, arm) = flags(pair);
         (*pair, f64::from(i8::from(arm) - i8::from(base)))
     }));
+    let (appeared, vanished) = (count(|(base, arm)| arm && !base), count(|(base, arm)| base && !arm));
     SymptomDelta {
         kind,
         bin,
         pairs: pairs.len() as u64,
         baseline: count(|(base, _)| base),
         candidate: count(|(_, arm)| arm),
-        appeared: count(|(base, arm)| arm && !base),
-        vanished: count(|(base, arm)| base && !arm),
-        p_rise: sign_flip_whole(&whole_sums(&rises), SEED),
+        appeared,
+        vanished,
+        haystacks_risen: whole_sums(&rises).iter().filter(|sum| **sum > 0).count() as u64,
+        p_rise: one_sided(appeared, vanished),
     }
 }
 

@@ -122,11 +122,13 @@ fn judge_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin, delta: Delta, adj
         ));
         Ruling::Inconclusive
     };
-    let pairs_needed = (ruling == Ruling::Inconclusive && (has_power || delta.pairs == 0))
+    let beyond_margin = drop.is_some_and(|drop| drop >= rules.margin);
+    let pairs_needed = (ruling == Ruling::Inconclusive && !beyond_margin && (has_power || delta.pairs == 0))
         .then(|| pairs_needed(policy, rules.margin, &delta))
         .flatten();
-    if ruling == Ruling::Inconclusive && has_power && pairs_needed.is_none() {
-        reasons.push("the observed drop is not below the margin: more pairs alone would not make this a PASS".into());
+    if ruling == Ruling::Inconclusive && has_power && beyond_margin {
+        reasons
+            .push("the observed drop is not below the margin: more pairs would sooner prove it than excuse it".into());
     }
     if !rules.required {
         reasons.push("shown only: not required by the policy".into());

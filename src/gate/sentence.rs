@@ -1,8 +1,10 @@
 //! Verdicts in plain words.
 
-use crate::compare::{ArmComparison, Comparison};
+use std::collections::BTreeMap;
+
+use crate::compare::{ArmComparison, Comparison, FlipDirection};
 use crate::gate::{ArmVerdict, CellVerdict, Ruling, SymptomVerdict, policy};
-use crate::suite::GatePolicy;
+use crate::suite::{GatePolicy, TaskGroup};
 use crate::units::{format_percent, format_points};
 
 /// One sentence over all arms.
@@ -53,10 +55,27 @@ fn all_inconclusive(policy: &GatePolicy, arms: &[ArmVerdict]) -> Option<String> 
     let all = !required.is_empty() && required.iter().all(|cell| cell.ruling == Ruling::Inconclusive);
     let needed = required.iter().filter_map(|cell| cell.pairs_needed).max().filter(|_| all)?;
     let most = required.iter().map(|cell| cell.delta.pairs).max().unwrap_or(0);
+    let suspicion = worst_suspicion(policy, arms).unwrap_or_else(|| "no regression was found".into());
     Some(format!(
-        "Inconclusive: no regression was found, but none of the {} cells has enough evidence for a PASS; that would take \
-         about {needed} pairs per cell (at most {most} were measured).",
+        "Inconclusive: {suspicion}, but none of the {} cells has enough evidence for a PASS; that would take about {needed} \
+         pairs per cell (at most {most} were measured).",
         required.len()
+    ))
+}
+
+/// The largest drop that is beyond its margin without being proven. "No regression was found" would hide it.
+fn worst_suspicion(policy: &GatePolicy, arms: &[ArmVerdict]) -> Option<String> {
+    let drop = |cell: &CellVerdict| cell.delta.delta.map_or(0.0, |delta| -delta);
+    let suspects = arms.iter().flat_map(|arm| required_cells(policy, arm).map(move |cell| (arm, cell)));
+    let (arm, cell) = suspects
+        .filter(|(_, cell)| cell.has_power && drop(cell) >= policy::of_cell(policy, cell.group, cell.bin).margin)
+        .reduce(|worst, next| if drop(next.1) > drop(worst.1) { next } else { worst })?;
+    Some(format!(
+        "no regression is proven although {} {} fell from {} in {} pairs",
+        arm.arm,
+        place(cell),
+        shares(cell),
+        cell.delta.pairs
     ))
 }
 
@@ -69,7 +88,7 @@ pub(super) fn of_arm(policy: &GatePolicy, arm: &ArmComparison, verdict: &ArmVerd
     let name = &verdict.arm;
     let told = match verdict.ruling {
         Ruling::Invalid => invalid(verdict),
-        Ruling::Regressed => regressed(policy, verdict),
+        Ruling::Regressed => regressed(policy, arm, verdict),
         Ruling::Inconclusive => inconclusive(policy, verdict),
         Ruling::Pass => passed(policy, verdict),
     };
@@ -87,7 +106,7 @@ fn invalid(verdict: &ArmVerdict) -> String {
     }
 }
 
-fn regressed(policy: &GatePolicy, verdict: &ArmVerdict) -> String {
+fn regressed(policy: &GatePolicy, arm: &ArmComparison, verdict: &ArmVerdict) -> String {
     let cells: Vec<&CellVerdict> =
         required_cells(policy, verdict).filter(|cell| cell.ruling == Ruling::Regressed).collect();
     let symptoms: Vec<&SymptomVerdict> = verdict.symptoms.iter().filter(|symptom| symptom.regressed).collect();
@@ -104,7 +123,7 @@ fn regressed(policy: &GatePolicy, verdict: &ArmVerdict) -> String {
     });
     let mut told = Vec::new();
     if let Some(cell) = worst_cell {
-        told.push(format!("{}{}", fall(cell), and_more(cells.len(), "cell")));
+        told.push(format!("{}{}{}", fall(cell), causes(arm, cell), and_more(cells.len(), "cell")));
     }
     if let Some(it) = worst_symptom {
         let symptom = &it.symptom;
@@ -133,6 +152,29 @@ fn and_more(count: usize, noun: &str) -> String {
 fn fall(cell: &CellVerdict) -> String {
     let p = cell.adjusted_p.map(|p| format!(", adjusted p {}", p_value(p))).unwrap_or_default();
     format!("{} fell from {} ({}{p})", place(cell), shares(cell), change(cell))
+}
+
+/// The commonest causes of the cell's right → wrong flips: `, by swapped values (8 of 22) and near miss (7)`.
+fn causes(arm: &ArmComparison, cell: &CellVerdict) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let here = arm.flips.iter().filter(|flip| {
+        flip.direction == FlipDirection::Regression
+            && flip.bin == cell.bin
+            && TaskGroup::of_task(&flip.task) == cell.group
+    });
+    for flip in here {
+        *counts.entry(&flip.cause).or_default() += 1;
+    }
+    let total: usize = counts.values().sum();
+    let mut ranked: Vec<(&str, usize)> = counts.into_iter().collect();
+    ranked.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    match ranked.as_slice() {
+        [] => String::new(),
+        [(cause, count)] => format!(", by {cause} ({count} of {total})"),
+        [(first, count), (second, next), ..] => {
+            format!(", by {first} ({count} of {total}) and {second} ({next})")
+        }
+    }
 }
 
 fn place(cell: &CellVerdict) -> String {

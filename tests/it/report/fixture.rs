@@ -298,6 +298,7 @@ fn symptoms_of(b: usize, bin: Bin, damage: f64) -> Vec<SymptomDelta> {
             candidate: b as u64 + rise(weight),
             appeared: rise(weight),
             vanished: 0,
+            haystacks_risen: rise(weight),
             p_rise: if rise(weight) > 5 { 0.0001 } else { 0.5 },
         })
         .collect()

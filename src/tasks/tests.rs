@@ -181,14 +181,13 @@ fn check_solvable(item: &Item) {
             assert_eq!(&parsed, records);
         }
         Gold::Sequence { lines } => {
-            for line in lines {
-                let (number, code) = line.split_once(": ").unwrap();
+            let label = question.split(" list").nth(1).and_then(|text| text.rsplit(' ').next()).unwrap();
+            for (index, code) in lines.iter().enumerate() {
                 once(code);
-                assert!(
-                    text.contains(&format!("Code number {number} of the "))
-                        && text.contains(&format!(" list is {code}."))
-                );
+                assert!(text.contains(&format!("Code number {} of the {label} list is {code}.", index + 1)));
             }
+            let numbered = lines.iter().enumerate().map(|(index, code)| format!("{}. {code}", index + 1));
+            assert_eq!(item.expected.answer, numbered.collect::<Vec<_>>().join("\n"));
         }
         Gold::Span { text: span } => {
             assert_eq!(text.matches(span.as_str()).count(), 1);
@@ -319,7 +318,7 @@ fn a_hexadecimal_needle_is_asked_for_as_a_code() {
     };
     let item = generate(&request, &Pieces).unwrap().remove(0);
     assert_eq!(item.expected.answer.len(), 32);
-    assert!(text_and_question(&item).1.contains("code"));
+    assert!(text_and_question(&item).1.contains(" code for the "));
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl Assessment {
     /// Table, sentence and reasons, for people.
     pub(crate) fn text(&self) -> String {
         let mut text = terminal::overview(&overview(&self.comparison, &self.verdict));
-        text += &format!("\n{}: {}\n\n", self.verdict.ruling.name(), self.verdict.sentence);
+        text += &format!("\n{}\n\n", headline(self.verdict.ruling, &self.verdict.sentence));
         for arm in &self.verdict.arms {
             text += &format!("{} {}: {}\n", arm.ruling.symbol(), arm.ruling.name(), arm.sentence);
             for reason in &arm.invalid {
@@ -135,6 +135,16 @@ impl Assessment {
         }
         exit
     }
+}
+
+/// The word that decides, then why; sentences that begin with the word do not say it twice.
+fn headline(ruling: Ruling, sentence: &str) -> String {
+    let word = ruling.name();
+    let rest = match sentence.split_once(": ") {
+        Some((first, rest)) if first.eq_ignore_ascii_case(word) => rest,
+        _ => sentence,
+    };
+    format!("{word}: {rest}")
 }
 
 /// 0, 5, 6 or 100.
@@ -187,6 +197,15 @@ pub(crate) fn with_gate(suite: Suite, config: &ConfigFile) -> Result<Suite, Fail
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_headline_says_its_word_once() {
+        assert_eq!(
+            headline(Ruling::Inconclusive, "Inconclusive: too few pairs: 4."),
+            "INCONCLUSIVE: too few pairs: 4."
+        );
+        assert_eq!(headline(Ruling::Regressed, "fp8: fell."), "REGRESSED: fp8: fell.");
+    }
 
     #[test]
     fn only_a_pass_and_a_tolerated_doubt_exit_with_zero() {

@@ -333,7 +333,9 @@ pub struct SymptomDelta {
     pub appeared: u64,
     /// Only in the baseline.
     pub vanished: u64,
-    /// One-sided exact McNemar p for a rise (sign flips of haystack sums where haystacks are shared).
+    /// Haystacks with more items that show it in the arm than in the baseline.
+    pub haystacks_risen: u64,
+    /// One-sided exact McNemar p for a rise, item by item.
     pub p_rise: f64,
 }
 

@@ -65,7 +65,7 @@ fn items_are_the_same_bytes_for_ever() {
     let suite = Suite::builtin("smoke").unwrap();
     let text = serde_json::to_string(&items(&suite, &*SMOLLM2)).unwrap();
     // A change of this value means other items: then count up the generator's version.
-    let expected = "12af770f80b5c838";
+    let expected = "d1452ced084d5545";
     assert_eq!(&hash_name(&[&text]).to_hex()[..16], expected);
 }
 

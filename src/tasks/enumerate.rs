@@ -13,7 +13,7 @@ pub(super) const TASK: Task = Task {
     summary: "all numbered codes of a list, in order",
     group: TaskGroup::LongOutput,
     scorer: "sequence",
-    generator_version: 2,
+    generator_version: 1,
     ground: Ground::Prose,
     depth: Depth::Spread,
     check,
@@ -30,11 +30,10 @@ struct Params {
 /// Codes by length of the bin.
 const COUNT: [u32; 5] = [8, 20, 40, 80, 150];
 
-/// Questions; `{0}` is the list's name, `{1}` the number of codes. A numbered list is the form that models of every size fall
-/// into by themselves; a form of one's own (`number: code`) measures obedience where memory is meant.
+/// Questions; `{0}` is the list's name, `{1}` the number of codes.
 const QUESTIONS: &[&str] = &[
-    "Make a numbered list of the {1} codes of the {0} list.",
-    "Make a numbered list of the {1} codes of the {0} list, in order, with nothing else.",
+    "Write down all codes of the {0} list in order, from number 1 to number {1}, one on each line in the form number: code. Write nothing else.",
+    "List the codes of the {0} list from number 1 to number {1}. Give one line for each in the form number: code, in order, and nothing else.",
 ];
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {
@@ -50,7 +49,6 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let places = planting.spread(count);
     let mut plants = Vec::with_capacity(count);
     let mut lines = Vec::with_capacity(count);
-    let mut answer = Vec::with_capacity(count);
     for (index, place) in places.into_iter().enumerate() {
         let code = planting.fresh_code()?;
         let number = index + 1;
@@ -60,15 +58,13 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
             &format!("Code number {number} of the {label} list is {code}."),
             None,
         ));
-        answer.push(format!("{number}. {code}"));
-        // The number is a list marker to the scorer: a code is right by its place, and a wrong digit shows as a near miss.
-        lines.push(code);
+        lines.push(format!("{number}: {code}"));
     }
     let question = planting.rng.choose(QUESTIONS).replace("{0}", &label).replace("{1}", &count.to_string());
     Ok(Planted {
         plants,
         opening: None,
         question,
-        expected: Expected { answer: answer.join("\n"), gold: Gold::Sequence { lines } },
+        expected: Expected { answer: lines.join("\n"), gold: Gold::Sequence { lines } },
     })
 }

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kvgauge::record::manifest::{Difference, Manifest, RunStatus};
+use kvgauge::record::manifest::{Difference, Manifest};
 use kvgauge::record::run::MAX_ARMS;
 use kvgauge::record::{LOCK_FILE, MANIFEST_FILE, Record, RecordError, RunFile, SAMPLES_FILE};
 use kvgauge::setup::{Arm, ArmRole};
@@ -91,7 +91,7 @@ impl Records {
             let missing = |source| Failure::ArmMissing { arm: arm.name.clone(), dir: dir.into(), source };
             let record = read_planned(dir, &run, arm).map_err(missing)?;
             // An unfinished candidate is ruled INVALID; nothing of a verdict would show an unfinished control.
-            if record.manifest.status != RunStatus::Complete {
+            if (record.samples.len() as u64) < record.manifest.planned_items {
                 if arm.role == ArmRole::Control {
                     return Err(Failure::ArmUnfinished { arm: arm.name.clone(), dir: dir.into() });
                 }

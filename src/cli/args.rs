@@ -49,6 +49,16 @@ pub(crate) enum Command {
     Man,
 }
 
+/// A variable that is set to nothing is not set: scripts clear one with `KVGAUGE_BINS=`.
+pub(crate) fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |arg: &clap::Arg| {
+        let value = arg.get_env().and_then(std::env::var_os);
+        value.is_some_and(|value| value.is_empty())
+    };
+    let command = command.mut_args(|arg| if is_empty(&arg) { arg.env(None::<&'static str>) } else { arg });
+    command.mut_subcommands(without_empty_variables)
+}
+
 /// What is measured: shared by `check` and `run`.
 #[derive(Args, Debug, Default)]
 pub(crate) struct MeasureArgs {
@@ -188,7 +198,7 @@ pub(crate) struct RecordArgs {
     /// Write a file; the kind goes by the extension: .html .md .json .parquet (repeatable)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
-    /// Suite whose gate policy applies [default: the built-in suite the records name]
+    /// Judge by the gate of this suite [default: the gate stored with the run]
     #[arg(long, value_name = "SUITE")]
     pub(crate) suite: Option<String>,
     /// Print one JSON document on standard output, everything else on standard error

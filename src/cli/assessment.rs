@@ -1,18 +1,17 @@
 //! The right half of the pipeline: records → comparison → verdict → files. No model, no clock.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use kvgauge::compare::{Comparison, compare, table};
 use kvgauge::gate::{Ruling, Verdict, judge, overview};
+use kvgauge::record::{EVENTS_FILE, LOCK_FILE, MANIFEST_FILE, RUN_FILE, SAMPLES_FILE};
 use kvgauge::report::{
     ReportInput, Timings, comparison_json, kv_record_json, kv_records, render_html, render_markdown, timings_json,
 };
-use kvgauge::suite::{GatePolicy, Suite};
+use kvgauge::suite::GatePolicy;
 
 use crate::args::OnInconclusive;
-use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::{self, note};
@@ -91,6 +90,20 @@ impl Assessment {
         paths.iter().try_for_each(|path| self.write(path, kind_of(path)?))
     }
 
+    /// How a command ends that judges and then delivers: a verdict that fails the run is said by the exit code even where it
+    /// could not be written down, and what could not be written is said in any case.
+    pub(crate) fn conclude(
+        &self,
+        on_inconclusive: OnInconclusive,
+        delivered: impl IntoIterator<Item = Result<(), Failure>>,
+    ) -> Result<Exit, Failure> {
+        let exit = self.exit(on_inconclusive);
+        let mut failures: Vec<Failure> = delivered.into_iter().filter_map(Result::err).collect();
+        let last = if exit == Exit::Success { failures.pop() } else { None };
+        failures.iter().for_each(crate::tell);
+        last.map_or(Ok(exit), Err)
+    }
+
     fn write(&self, path: &Path, kind: Kind) -> Result<(), Failure> {
         match kind {
             Kind::Html => output::write_file(path, render_html(&self.input())?.as_bytes()),
@@ -128,7 +141,7 @@ impl Assessment {
     }
 
     /// The verdict as an exit code.
-    pub(crate) fn exit(&self, on_inconclusive: OnInconclusive) -> Exit {
+    fn exit(&self, on_inconclusive: OnInconclusive) -> Exit {
         let exit = exit_of(self.verdict.ruling, on_inconclusive);
         if self.verdict.ruling == Ruling::Inconclusive && on_inconclusive == OnInconclusive::Warn {
             note("warning: INCONCLUSIVE is no pass; `--on-inconclusive fail` makes it exit 5");
@@ -166,6 +179,10 @@ pub(crate) fn check_outputs(paths: &[PathBuf]) -> Result<(), Failure> {
 }
 
 fn kind_of(path: &Path) -> Result<Kind, Failure> {
+    let is_record = |name: &&str| path.file_name().is_some_and(|found| found.eq_ignore_ascii_case(name));
+    if [MANIFEST_FILE, SAMPLES_FILE, EVENTS_FILE, RUN_FILE, LOCK_FILE].iter().any(is_record) {
+        return Err(Failure::OutputIsRecord { path: path.into() });
+    }
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("html") => Ok(Kind::Html),
         Some("md") => Ok(Kind::Markdown),
@@ -173,25 +190,6 @@ fn kind_of(path: &Path) -> Result<Kind, Failure> {
         Some("parquet") => Ok(Kind::Parquet),
         _ => Err(Failure::OutputKind { path: path.into() }),
     }
-}
-
-/// The gate policy of records: that of the suite named, or of the built-in suite the records are of, cut down to their bins
-/// and tasks, with what the configuration says on top.
-pub(crate) fn policy_of(records: &Records, suite: Option<&str>, config: &ConfigFile) -> Result<GatePolicy, Failure> {
-    let recorded = &records.baseline.manifest.suite;
-    let suite = match suite {
-        Some(name) => measure::suite_by_name(name)?,
-        None => Suite::builtin(recorded).map_err(|_| Failure::NoPolicy { suite: recorded.clone() })?,
-    };
-    let samples = &records.baseline.samples;
-    let bins: Vec<_> = samples.iter().map(|sample| sample.bin).collect::<BTreeSet<_>>().into_iter().collect();
-    let tasks: Vec<_> = samples.iter().map(|sample| sample.task.clone()).collect::<BTreeSet<_>>().into_iter().collect();
-    Ok(with_gate(suite.select(Some(&bins), Some(&tasks), None, None)?, config)?.gate)
-}
-
-/// The suite with the `[gate]` of the configuration on top of its own.
-pub(crate) fn with_gate(suite: Suite, config: &ConfigFile) -> Result<Suite, Failure> {
-    if config.gate.is_empty() { Ok(suite) } else { Ok(suite.with_gate(&config.gate, "configuration")?) }
 }
 
 #[cfg(test)]

@@ -7,9 +7,8 @@ use crate::assessment::{self, Assessment};
 use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output;
 use crate::records::Records;
-use crate::table;
+use crate::{output, policy, table};
 
 pub(crate) fn execute(args: &CompareArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     let args = &args.records;
@@ -22,7 +21,7 @@ pub(crate) fn execute(args: &CompareArgs, config: &ConfigFile) -> Result<Exit, F
         output::print(&table::deltas(&comparison))?;
     }
     if !args.output.is_empty() {
-        let policy = assessment::policy_of(&records, args.suite.as_deref(), config)?;
+        let policy = policy::of_records(&records, args.suite.as_deref(), config)?;
         Assessment::new(records, policy)?.write_outputs(&args.output)?;
     }
     Ok(Exit::Success)

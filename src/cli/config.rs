@@ -34,6 +34,9 @@ pub(crate) struct ConfigFile {
     pub(crate) gate: toml::Table,
     #[serde(skip)]
     pub(crate) on_inconclusive: Option<OnInconclusive>,
+    /// Whether somebody named the file, instead of its lying in the working directory.
+    #[serde(skip)]
+    pub(crate) is_named: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -102,7 +105,7 @@ impl ConfigFile {
         if text.len() as u64 > MAX_CONFIG_BYTES {
             return Err(ConfigError::TooLarge { path: path.into() });
         }
-        Self::parse(path, &text)
+        Ok(Self { is_named: named.is_some(), ..Self::parse(path, &text)? })
     }
 
     /// Parses the text; `path` is for messages.

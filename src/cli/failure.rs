@@ -75,8 +75,22 @@ pub(crate) enum Failure {
     RunFolder { dir: PathBuf, source: io::Error },
     #[error("`{}` has more than {limit} subfolders", dir.display())]
     ManyFolders { dir: PathBuf, limit: usize },
-    #[error("the records are of suite `{suite}`, which is not built in: its gate is not known")]
+    #[error(
+        "the records have no run.json beside them and are not of the built-in suites (theirs: `{suite}`): their gate is not known"
+    )]
     NoPolicy { suite: String },
+    #[error("the records were measured for different gates: those in `{}` and `{}`", first.display(), second.display())]
+    ManyGates { first: PathBuf, second: PathBuf },
+    #[error("arm `{arm}` belongs to the run in `{}`, but: {source}", dir.display())]
+    ArmMissing { arm: String, dir: PathBuf, source: RecordError },
+    #[error("arm `{arm}` of the run in `{}` is not finished", dir.display())]
+    ArmUnfinished { arm: String, dir: PathBuf },
+    #[error("`{}` holds the record of an arm `{name}` that its run.json does not name", dir.display())]
+    Stranger { dir: PathBuf, name: String },
+    #[error("damage `{damage}`: the run has no bin {bin}")]
+    DamageBin { damage: String, bin: String, known: Vec<String> },
+    #[error("`{}` has the name of a file of run records, which `-o` never writes", path.display())]
+    OutputIsRecord { path: PathBuf },
     #[error("no item of suite `{suite}` has an id that starts with `{id}`")]
     NoItem { suite: String, id: String },
     #[error("the records are in no common run folder, so there is no place for the report")]
@@ -109,8 +123,12 @@ impl Failure {
             | Self::RunFolder { .. }
             | Self::ManyFolders { .. }
             | Self::NoPolicy { .. }
+            | Self::ManyGates { .. }
+            | Self::Stranger { .. }
             | Self::NoOutput
+            | Self::OutputIsRecord { .. }
             | Self::OutputKind { .. } => Exit::Usage,
+            Self::ArmMissing { .. } | Self::ArmUnfinished { .. } => Exit::NotMeasured,
             Self::Suite(error) if error.is_selection() => Exit::NothingSelected,
             Self::Suite(_) => Exit::Usage,
             Self::Store(error) => of_store(error),
@@ -121,9 +139,10 @@ impl Failure {
             Self::BaselineRecord(_) | Self::NoBaseline { .. } => Exit::Baseline,
             Self::Record(error) => of_record(error),
             Self::Compare(error) => of_compare(error),
-            Self::Gate(GateError::Unknown { .. }) | Self::NoCandidate { .. } | Self::NoItem { .. } => {
-                Exit::NothingSelected
-            }
+            Self::Gate(GateError::Unknown { .. })
+            | Self::NoCandidate { .. }
+            | Self::NoItem { .. }
+            | Self::DamageBin { .. } => Exit::NothingSelected,
             Self::Gate(GateError::OutOfRange { .. }) => Exit::Usage,
             Self::Table(TableError::Write { source, .. }) | Self::Write { source, .. } => of_write(source),
             Self::Report(_)
@@ -262,7 +281,21 @@ impl Hint for Failure {
             Self::ManyBaselines { .. } => {
                 vec!["name the records: first the baseline's folder, then the candidates'".into()]
             }
-            Self::NoPolicy { .. } => vec!["name the suite's file with `--suite FILE`".into()],
+            Self::NoPolicy { .. } | Self::ManyGates { .. } => {
+                vec!["name the suite whose gate applies with `--suite FILE`".into()]
+            }
+            Self::ArmMissing { .. } | Self::ArmUnfinished { .. } => vec![
+                "the same `kvgauge check` with this folder starts it again".into(),
+                "or leave it out by naming the records: first the baseline's folder, then the candidates'".into(),
+            ],
+            Self::Stranger { .. } => vec![
+                "`kvgauge run` with this dtype and folder takes it into the run".into(),
+                "or move it elsewhere, or name the records: first the baseline's folder, then the candidates'".into(),
+            ],
+            Self::DamageBin { bin, known, .. } => {
+                vec![did_you_mean(bin, &known.iter().map(String::as_str).collect::<Vec<_>>())]
+            }
+            Self::OutputIsRecord { .. } => vec!["choose another name: records cannot be made again".into()],
             Self::NoItem { .. } => vec!["without `--item` the first item is shown".into()],
             Self::NoOutput => vec!["name it with `-o report.html`".into()],
             Self::OutputKind { .. } => vec!["known: .html, .md, .json, .parquet".into()],
@@ -273,8 +306,9 @@ impl Hint for Failure {
                 _ => vec!["name a place that can be written to".into()],
             },
             Self::Interrupted { .. } => vec!["the same command goes on where this one stopped".into()],
+            Self::Engine(EngineError::Kernel(error)) => error.hints(),
+            Self::Engine(error) => error.hints(),
             Self::Bins(_)
-            | Self::Engine(_)
             | Self::RunFolder { .. }
             | Self::ManyFolders { .. }
             | Self::Stdout(_)

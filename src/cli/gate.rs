@@ -5,18 +5,17 @@ use crate::assessment::{self, Assessment};
 use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output;
 use crate::records::Records;
-use crate::settings;
+use crate::{output, policy, settings};
 
 pub(crate) fn execute(args: &GateArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     let on_inconclusive = settings::on_inconclusive(&args.policy, config);
     let args = &args.records;
     assessment::check_outputs(&args.output)?;
     let records = Records::load(&args.records)?;
-    let policy = assessment::policy_of(&records, args.suite.as_deref(), config)?;
+    let policy = policy::of_records(&records, args.suite.as_deref(), config)?;
     let assessment = Assessment::new(records, policy)?;
-    output::print(&if args.json { assessment.json() } else { assessment.text() })?;
-    assessment.write_outputs(&args.output)?;
-    Ok(assessment.exit(on_inconclusive))
+    let printed = output::print(&if args.json { assessment.json() } else { assessment.text() });
+    let written = assessment.write_outputs(&args.output);
+    assessment.conclude(on_inconclusive, [printed, written])
 }

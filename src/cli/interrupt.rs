@@ -1,9 +1,10 @@
-//! Ctrl-C and SIGTERM: the first asks the runner to stop at its next safe point, the second ends the process at once.
+//! Ctrl-C and SIGTERM: the first asks the runner to stop at its next safe point, the second ends the process at once. Before
+//! and after the runner works (a model is loaded, a report is written) there are no such points, so there the first one ends.
 //!
 //! Nothing is lost either way (the journal survives a kill); the first way only ends with a clean flush and a status.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use kvgauge::targets::CancelFlag;
 
@@ -15,6 +16,8 @@ pub(crate) struct Interrupt {
     /// For the runner.
     pub(crate) cancel: Arc<CancelFlag>,
     received: Arc<AtomicU8>,
+    /// Whether the runner works and looks at `cancel`.
+    has_steps: Arc<AtomicBool>,
 }
 
 const NOTHING: u8 = 0;
@@ -27,13 +30,14 @@ impl Interrupt {
         let cancel = Arc::new(CancelFlag::default());
         let received = Arc::new(AtomicU8::new(NOTHING));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (flag, seen) = (Arc::clone(&cancel), Arc::clone(&received));
+        let has_steps = Arc::new(AtomicBool::new(false));
+        let (flag, seen, stepping) = (Arc::clone(&cancel), Arc::clone(&received), Arc::clone(&has_steps));
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             runtime.block_on(async move {
                 let Ok(mut signals) = Signals::listen() else { return };
                 loop {
                     let signal = signals.next().await;
-                    if seen.swap(signal, Ordering::SeqCst) != NOTHING {
+                    if seen.swap(signal, Ordering::SeqCst) != NOTHING || !stepping.load(Ordering::SeqCst) {
                         end_now(signal);
                     }
                     flag.cancel();
@@ -41,7 +45,12 @@ impl Interrupt {
                 }
             });
         })?;
-        Ok(Self { cancel, received })
+        Ok(Self { cancel, received, has_steps })
+    }
+
+    /// From here on the first signal only asks; until this value is dropped.
+    pub(crate) fn ask_first(&self) {
+        self.has_steps.store(true, Ordering::SeqCst);
     }
 
     /// How the process has to end, when a signal came.
@@ -51,6 +60,12 @@ impl Interrupt {
             TERMINATE => Some(Exit::Terminated),
             _ => Some(Exit::Interrupted),
         }
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        self.has_steps.store(false, Ordering::SeqCst);
     }
 }
 

@@ -13,6 +13,7 @@ use crate::args::LogprobsArgs;
 use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
 use crate::settings::{self, DEFAULT_BASELINE};
 use crate::{model, output};
 
@@ -69,6 +70,7 @@ impl Hint for InputError {
 
 pub(crate) fn execute(args: &LogprobsArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     let settings = settings::model(&args.model, config);
+    let _interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
     let ids_of_file = args.input.ids.as_deref().map(read_ids).transpose()?;
     let (model, ids) = match ids_of_file {
         Some(ids) => (open_weights(&settings)?, ids),

@@ -17,6 +17,7 @@ mod man;
 mod measure;
 mod model;
 mod output;
+mod policy;
 mod progress;
 mod records;
 mod report;
@@ -27,7 +28,7 @@ mod table;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, FromArgMatches as _};
 use kvgauge::hint::Hint as _;
 
 use args::{Cli, Command};
@@ -36,7 +37,8 @@ use exit_code::Exit;
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let exit = execute(&Cli::parse()).unwrap_or_else(|failure| {
+    let cli = Cli::from_arg_matches(&args::without_empty_variables(Cli::command()).get_matches());
+    let exit = execute(&cli.unwrap_or_else(|error| error.exit())).unwrap_or_else(|failure| {
         tell(&failure);
         failure.exit()
     });

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use kvgauge::engine::EngineOptions;
 use kvgauge::engine::kv_cache::codec::codec;
 use kvgauge::record::manifest::{self, Manifest};
+use kvgauge::record::run::GateChoice;
+use kvgauge::record::{RecordWriter, RunFile};
 use kvgauge::runner::{self, ArmOutcome, ArmRun, RunError, identity};
 use kvgauge::sample::Bin;
 use kvgauge::setup::{Arm, ArmRole};
@@ -20,6 +22,7 @@ use kvgauge::tokenizer::WordTokenizer;
 use crate::args::RopeChoice;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::output::note;
 use crate::progress::Progress;
 use crate::settings::{DEFAULT_MODEL, Measurement, SuiteSettings};
 use crate::{machine, model};
@@ -34,6 +37,8 @@ pub(crate) const OPTIONS_KEY: &str = "options";
 pub(crate) struct Measured {
     pub(crate) run_dir: PathBuf,
     pub(crate) arms: Vec<MeasuredArm>,
+    /// Names of arms that an earlier start planned in the same folder.
+    pub(crate) other_arms: Vec<String>,
 }
 
 /// One arm of it.
@@ -70,20 +75,33 @@ pub(crate) fn candidates(dtypes: &[String], baseline: &str) -> Result<Vec<Arm>, 
     Ok(arms)
 }
 
-/// Asks every open item of every arm. A finished arm costs the reading of its journal.
-pub(crate) fn measure(measurement: &Measurement, suite: &Suite, arms: &[Arm]) -> Result<Measured, Failure> {
-    let source = Source::open(measurement)?;
-    // Only now: a download is not cut into steps, so there a signal ends the process as everywhere else.
+/// Asks every open item of every arm. A finished arm costs the reading of its journal. Nothing is written before it is clear
+/// that every arm can be asked or resumed.
+pub(crate) fn measure(
+    measurement: &Measurement,
+    suite: &Suite,
+    arms: &[Arm],
+    gate: GateChoice,
+) -> Result<Measured, Failure> {
     let interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
+    let source = Source::open(measurement, suite)?;
     let whole = suite.plan();
     let plans: Vec<(&Arm, Plan)> = arms.iter().map(|arm| (arm, plan_of(arm, &whole))).collect();
     let run_dir = match &measurement.run_dir {
         Some(dir) => dir.clone(),
         None => default_run_dir(measurement, suite, &whole, &source)?,
     };
+    for (arm, plan) in &plans {
+        let target = source.target(arm)?;
+        target.accept_bins(&suite.bins.iter().map(|bin| bin.bin).collect::<Vec<_>>())?;
+        let manifest = header(measurement, suite, plan, arm, target.as_ref());
+        RecordWriter::check_resumable(&run_dir.join(&arm.name), &manifest)?;
+    }
+    let other_arms = plan_folder(&run_dir, &RunFile::new(suite, arms), gate)?;
     let shown: Vec<(&str, &Plan)> = plans.iter().map(|(arm, plan)| (arm.name.as_str(), plan)).collect();
     let progress = Progress::new(&shown);
     let mut measured = Vec::new();
+    interrupt.ask_first();
     for (arm, plan) in &plans {
         let target = source.target(arm)?;
         let manifest = header(measurement, suite, plan, arm, target.as_ref());
@@ -96,7 +114,20 @@ pub(crate) fn measure(measurement: &Measurement, suite: &Suite, arms: &[Arm]) ->
         measured.push(MeasuredArm { arm: (*arm).clone(), dir, planned: plan.item_count(), outcome: result? });
     }
     progress.finish();
-    Ok(Measured { run_dir, arms: measured })
+    Ok(Measured { run_dir, arms: measured, other_arms })
+}
+
+/// Writes `run.json`. Returns the names of the arms that are in it and were not asked for now.
+fn plan_folder(run_dir: &Path, asked: &RunFile, gate: GateChoice) -> Result<Vec<String>, Failure> {
+    let planned = RunFile::plan(run_dir, asked, gate)?;
+    if planned.gate_before.is_some_and(|before| before != asked.gate) {
+        note(match gate {
+            GateChoice::Asked => "the run folder was planned with another gate; from now on it is judged by this one",
+            GateChoice::Recorded => "the run folder was planned with another gate, and keeps it",
+        });
+    }
+    let is_other = |arm: &&Arm| asked.arms.iter().all(|asked| asked.name != arm.name);
+    Ok(planned.run.arms.iter().filter(is_other).map(|arm| arm.name.clone()).collect())
 }
 
 fn run_one(
@@ -123,9 +154,9 @@ enum Source {
 }
 
 impl Source {
-    fn open(measurement: &Measurement) -> Result<Self, Failure> {
+    fn open(measurement: &Measurement, suite: &Suite) -> Result<Self, Failure> {
         if measurement.dry_run {
-            let damage = measurement.damage.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+            let damage = damage(&measurement.damage, suite)?;
             return Ok(Self::Scripted { damage, counter: Arc::new(WordTokenizer) });
         }
         let options = EngineOptions {
@@ -147,6 +178,23 @@ impl Source {
             }
         })
     }
+}
+
+/// The planted faults. One in a bin that is not asked would never be planted, and the run would seem to withstand it.
+fn damage(texts: &[String], suite: &Suite) -> Result<Vec<Damage>, Failure> {
+    let known: Vec<Bin> = suite.bins.iter().map(|plan| plan.bin).collect();
+    let parsed = texts.iter().map(|text| {
+        let damage: Damage = text.parse()?;
+        match damage.bin {
+            Some(bin) if !known.contains(&bin) => Err(Failure::DamageBin {
+                damage: text.clone(),
+                bin: bin.to_string(),
+                known: known.iter().map(Bin::to_string).collect(),
+            }),
+            _ => Ok(damage),
+        }
+    });
+    parsed.collect()
 }
 
 /// The control asks the shortest bins only.

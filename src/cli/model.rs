@@ -18,7 +18,7 @@ const DOWNLOAD_LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Finds the model's files, and fetches them if need be.
 pub(crate) fn find(settings: &ModelSettings) -> Result<ModelPath, Failure> {
-    let mut options = StoreOptions::from_environment(|name| std::env::var(name).ok());
+    let mut options = StoreOptions::from_environment(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
     options.offline |= settings.offline;
     let last_line = Cell::new(None);
     Ok(model_store::resolve(&settings.name, &options, &|event| tell(event, &last_line))?)

@@ -35,6 +35,9 @@ const PLAIN_INTERVAL: Duration = Duration::from_secs(30);
 /// … but in long runs only every 25th part of the time passed, so that a day gives fewer than [`MAX_PLAIN_LINES`].
 const PLAIN_INTERVAL_PART: u32 = 25;
 
+/// Bins from this length on take minutes, so a line says beforehand what is to come.
+const LONG_BIN: Bin = Bin(8 * 1024);
+
 /// Build services cut long logs.
 const MAX_PLAIN_LINES: u32 = 200;
 
@@ -56,6 +59,7 @@ impl Progress {
         let is_ci = CI_VARIABLES.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let display = if std::io::stderr().is_terminal() && !is_ci && !is_dumb { bars() } else { Display::Plain };
+        note(&outline(arms));
         Self { started: Instant::now(), state: Mutex::new(State::new(arms)), display }
     }
 
@@ -65,10 +69,16 @@ impl Progress {
         // A panic elsewhere must not hide the run behind a poisoned lock.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.take(event);
+        if let Some(line) = state.announcement(event) {
+            match &self.display {
+                // Drawing is a courtesy; the run goes on without.
+                Display::Bars { both, .. } => drop(both.println(line)),
+                Display::Plain => note(&line),
+            }
+        }
         match &self.display {
             Display::Bars { overall, group, both } => {
                 if let RunEvent::Warning(text) = event {
-                    // Drawing is a courtesy; the run goes on without.
                     drop(both.println(format!("warning: {text}")));
                 }
                 overall.set_position((state.share() * BAR_LENGTH as f64) as u64);
@@ -108,6 +118,34 @@ fn bars() -> Display {
     Display::Bars { overall, group, both }
 }
 
+/// What the whole run is about to do, before anything of it is done or found.
+fn outline(arms: &[(&str, &Plan)]) -> String {
+    let items: Vec<usize> = arms.iter().map(|(_, plan)| plan.item_count()).collect();
+    let most = items.iter().max().copied().unwrap_or(0);
+    let whole = items.iter().filter(|items| **items == most).count();
+    let mut text = format!("{} × {most} items", counted(whole, "arm"));
+    for (name, plan) in arms.iter().filter(|(_, plan)| plan.item_count() < most) {
+        text += &format!(", {name} × {} items", plan.item_count());
+    }
+    let groups = || arms.iter().flat_map(|(_, plan)| &plan.groups);
+    let tokens = groups().map(|group| u64::from(group.bin.tokens())).sum();
+    let longest = groups().map(|group| group.bin).max().map_or(String::new(), |bin| format!(", longest bin {bin}"));
+    text + &format!(": {}, about {} tokens to read{longest}", counted(groups().count(), "prompt"), thousands(tokens))
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// An estimate, so to two or three figures: bins are the upper limit of their prompts with the answers.
+fn thousands(tokens: u64) -> String {
+    match tokens {
+        0..10_000 => tokens.to_string(),
+        10_000..10_000_000 => format!("{} thousand", tokens / 1000),
+        _ => format!("{} million", tokens / 1_000_000),
+    }
+}
+
 /// Work of reading one haystack and answering its questions.
 fn group_work(bin: Bin, items: usize) -> f64 {
     let tokens = f64::from(bin.tokens());
@@ -127,6 +165,8 @@ struct State {
     arm: usize,
     group: Group,
     errors: usize,
+    /// The long bin that was announced last, with its arm.
+    announced: Option<(usize, Bin)>,
     last_line: Duration,
     last_tenth: u32,
     lines: u32,
@@ -135,6 +175,8 @@ struct State {
 #[derive(Debug, Default)]
 struct ArmWork {
     per_item: BTreeMap<Bin, f64>,
+    /// Prompts to read per bin: items may share one.
+    prompts: BTreeMap<Bin, usize>,
     items: Vec<Bin>,
 }
 
@@ -153,14 +195,16 @@ impl ArmWork {
     fn of(plan: &Plan) -> Self {
         let mut sums: BTreeMap<Bin, (f64, usize)> = BTreeMap::new();
         let mut items = Vec::new();
+        let mut prompts = BTreeMap::new();
         for group in &plan.groups {
+            *prompts.entry(group.bin).or_default() += 1;
             let sum = sums.entry(group.bin).or_default();
             sum.0 += group_work(group.bin, group.items.len());
             sum.1 += group.items.len();
             items.extend(group.items.iter().map(|_| group.bin));
         }
         let per_item = sums.into_iter().map(|(bin, (work, items))| (bin, work / items.max(1) as f64)).collect();
-        Self { per_item, items }
+        Self { per_item, prompts, items }
     }
 
     fn of_items(&self, bins: &[Bin]) -> f64 {
@@ -247,6 +291,24 @@ impl State {
             _ => {}
         }
         text
+    }
+
+    /// What is about to be done in a long bin, when its first open group starts.
+    fn announcement(&mut self, event: &RunEvent) -> Option<String> {
+        let &RunEvent::GroupStarted { bin, bin_planned, bin_done, .. } = event else { return None };
+        let place = Some((self.arm, bin));
+        if bin < LONG_BIN || self.announced == place {
+            return None;
+        }
+        self.announced = place;
+        let (name, work) = self.arms.get(self.arm)?;
+        let open = bin_planned.saturating_sub(bin_done);
+        let all_prompts = work.prompts.get(&bin).copied().unwrap_or_default();
+        // Prompts are asked in plan order with about as many items each.
+        let prompts = (all_prompts * open).div_ceil(bin_planned.max(1));
+        let tokens = thousands(prompts as u64 * u64::from(bin.tokens()));
+        let (items, prompts) = (counted(open, "item"), counted(prompts, "prompt"));
+        Some(format!("{name}: bin {bin} with {items} in {prompts}, about {tokens} tokens to read"))
     }
 
     /// The log line that is due with this event.
@@ -344,6 +406,42 @@ mod tests {
             last = state.share();
         }
         assert_eq!((state.errors, last), (4, 1.0));
+    }
+
+    #[test]
+    fn what_is_to_come_is_said_once_per_long_bin_and_arm() {
+        let whole = plan(&[(512, 4), (8192, 4), (8192, 4)]);
+        let control = plan(&[(512, 4)]);
+        let arms = [("a", &whole), ("a.aa", &control), ("b", &whole)];
+        assert_eq!(
+            outline(&arms),
+            "2 arms × 12 items, a.aa × 4 items: 7 prompts, about 34 thousand tokens to read, longest bin 8K"
+        );
+        let mut state = State::new(&arms);
+        let mut lines = Vec::new();
+        for arm in ["a", "b"] {
+            let mut events = vec![RunEvent::ArmStarted { arm: arm.into(), planned: 12, done: 0 }];
+            let group = |tokens, bin_planned, bin_done| RunEvent::GroupStarted {
+                bin: Bin(tokens),
+                items: 4,
+                bin_planned,
+                bin_done,
+            };
+            // Arm b resumes in the middle of its long bin.
+            let done = if arm == "b" { 4 } else { 0 };
+            events.extend([group(512, 4, 0), group(8192, 8, done), group(8192, 8, 4)]);
+            for event in events {
+                state.take(&event);
+                lines.extend(state.announcement(&event));
+            }
+        }
+        assert_eq!(
+            lines,
+            [
+                "a: bin 8K with 8 items in 2 prompts, about 16 thousand tokens to read",
+                "b: bin 8K with 4 items in 1 prompt, about 8192 tokens to read"
+            ]
+        );
     }
 
     #[test]

@@ -5,14 +5,14 @@ use crate::assessment::{self, Assessment};
 use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output;
 use crate::records::Records;
+use crate::{output, policy};
 
 pub(crate) fn execute(args: &ReportArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     let args = &args.records;
     assessment::check_outputs(&args.output)?;
     let records = Records::load(&args.records)?;
-    let policy = assessment::policy_of(&records, args.suite.as_deref(), config)?;
+    let policy = policy::of_records(&records, args.suite.as_deref(), config)?;
     let run_dir = records.run_dir.clone();
     let assessment = Assessment::new(records, policy)?;
     let mut written = args.output.clone();

@@ -1,5 +1,6 @@
 //! `kvgauge run`: the left half alone. The dtypes asked for are the arms; the baseline's dtype among them is the baseline.
 
+use kvgauge::record::run::GateChoice;
 use kvgauge::setup::Arm;
 use serde_json::json;
 
@@ -8,19 +9,18 @@ use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::measure::{self, Measured};
-use crate::output;
-use crate::settings;
+use crate::{output, policy, settings};
 
 pub(crate) fn execute(args: &RunArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     let measurement = settings::measurement(&args.measure, config)?;
-    let suite = measure::load_suite(&measurement.suite)?;
+    let suite = policy::with_gate(measure::load_suite(&measurement.suite)?, config)?;
     let baseline = &measurement.baseline;
     let dtypes = measurement.kv_cache_dtypes.clone().unwrap_or_else(|| vec![baseline.clone()]);
     let mut arms = measure::candidates(&dtypes, baseline)?;
     if dtypes.contains(baseline) {
         arms.insert(0, Arm::baseline(baseline));
     }
-    let measured = measure::measure(&measurement, &suite, &arms)?;
+    let measured = measure::measure(&measurement, &suite, &arms, GateChoice::Recorded)?;
     if args.measure.json {
         output::print_json(&document(&measured))?;
     } else {

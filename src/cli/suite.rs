@@ -12,6 +12,7 @@ use crate::args::{ShowArgs, SuiteCommand};
 use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
 use crate::{measure, model, output, settings, table};
 
 pub(crate) fn execute(command: &SuiteCommand, config: &ConfigFile) -> Result<Exit, Failure> {
@@ -90,6 +91,7 @@ fn show(args: &ShowArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     let counter: Arc<dyn TokenCounter> = if args.dry_run {
         Arc::new(WordTokenizer)
     } else {
+        let _interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
         Arc::clone(model::open(&settings::model(&args.model, config))?.tokenizer()) as _
     };
     let item = generate(&suite, group, item_id, counter.as_ref())?;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::hint::Hint;
-use crate::record::manifest::{Difference, FORMAT, FormatVersion};
+use crate::record::manifest::{Difference, FormatVersion};
 
 /// Differences listed in one message: more do not help to find the wrong flag.
 const MAX_LISTED_DIFFERENCES: usize = 8;
@@ -33,13 +33,15 @@ pub enum RecordError {
         path: PathBuf,
     },
     /// The record has a format this version cannot read, or not append to.
-    #[error("{} has record format {}.{}, this version {} {}.{}", path.display(), found.major, found.minor,
-        if *appending { "appends to" } else { "reads" }, FORMAT.major, FORMAT.minor)]
+    #[error("{} has format {}.{}, this version {} {}.{}", path.display(), found.major, found.minor,
+        if *appending { "appends to" } else { "reads" }, known.major, known.minor)]
     Format {
-        /// The manifest.
+        /// The manifest, or the run folder's plan.
         path: PathBuf,
         /// Its format.
         found: FormatVersion,
+        /// The format of this version.
+        known: FormatVersion,
         /// Whether it was to be appended to.
         appending: bool,
     },

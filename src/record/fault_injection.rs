@@ -178,6 +178,25 @@ fn fails_everywhere(fault: Fault, damage_first: bool) {
     }
 }
 
+/// Runs `check` with a storage whose N-th operation fails, for every N until none does; at least `least` have to be failed.
+/// `check` gets a new folder each time and returns what the operation under test returned.
+pub(crate) fn fails_at_every_operation(least: u32, check: impl Fn(&dyn Storage, &Path) -> Result<(), RecordError>) {
+    for fault in [Fault::Fails(ErrorKind::Other), Fault::ShortThenFails(ErrorKind::StorageFull)] {
+        let mut failures = 0;
+        for at in 1.. {
+            let dir = tempfile::tempdir().unwrap();
+            let storage = Faulty::new(at, fault);
+            let result = check(&storage, dir.path());
+            failures += u32::from(result.is_err());
+            if !storage.happened() {
+                result.unwrap();
+                assert!(failures >= least, "only {failures} operations were failed");
+                break;
+            }
+        }
+    }
+}
+
 #[test]
 fn a_failure_of_any_operation_loses_nothing_acknowledged() {
     fails_everywhere(Fault::Fails(ErrorKind::Other), false);
@@ -238,6 +257,12 @@ impl Storage for FullJournal {
     fn lock(&self, path: &Path) -> io::Result<Option<File>> {
         Disk.lock(path)
     }
+}
+
+/// Opens a record whose journal takes nothing.
+#[cfg(target_os = "linux")]
+pub(crate) fn open_on_full_disk(dir: &Path, manifest: &crate::record::manifest::Manifest) -> Opened {
+    RecordWriter::open_on(Box::new(FullJournal), dir, manifest).unwrap()
 }
 
 #[cfg(target_os = "linux")]

@@ -103,7 +103,7 @@ impl Manifest {
         let malformed = |error: serde_json::Error| RecordError::malformed(&path, error.to_string());
         let FormatOnly { format } = serde_json::from_slice(&bytes).map_err(malformed)?;
         if format.major != FORMAT.major {
-            return Err(RecordError::Format { path, found: format, appending: false });
+            return Err(RecordError::Format { path, found: format, known: FORMAT, appending: false });
         }
         let manifest: Self = journal::parse_known(&bytes, format, FIELDS).map_err(malformed)?;
         manifest.check_hash(&path)?;

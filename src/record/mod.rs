@@ -1,6 +1,6 @@
 //! The run record: what is on disk, the waist of the pipeline.
 //!
-//! One directory per arm: `manifest.json` (what was asked, what is in effect, status), `samples.jsonl` (append-only journal,
+//! A run folder holds `run.json` (the arms that were asked for, the gate in effect) and one directory per arm: `manifest.json` (what was asked, what is in effect, status), `samples.jsonl` (append-only journal,
 //! one JSON object + TAB + CRC32C in hex per line) and `events.jsonl`. Everything else is derived and can be made again.
 //!
 //! The rules of the store: one writer at a time (`run.lock`), a whole line or none (a torn last line is cut off when the
@@ -9,16 +9,18 @@
 
 mod error;
 #[cfg(test)]
-mod fault_injection;
+pub(crate) mod fault_injection;
 mod journal;
 pub mod manifest;
 mod reader;
+pub mod run;
 pub mod samples;
 mod storage;
 mod writer;
 
 pub use error::RecordError;
 pub use reader::Record;
+pub use run::RunFile;
 pub use writer::{Done, Opened, RecordWriter};
 
 /// Name of the manifest in a record's folder.
@@ -27,5 +29,7 @@ pub const MANIFEST_FILE: &str = "manifest.json";
 pub const SAMPLES_FILE: &str = "samples.jsonl";
 /// Name of the event log in a record's folder.
 pub const EVENTS_FILE: &str = "events.jsonl";
+/// Name of the plan in a run folder.
+pub const RUN_FILE: &str = "run.json";
 /// Name of the file that the one writer keeps locked.
 pub const LOCK_FILE: &str = "run.lock";

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::record::journal::{self, End};
 use crate::record::manifest::{Manifest, RunStatus};
 use crate::record::samples::SampleRecord;
-use crate::record::writer::MAX_WARNINGS;
+use crate::record::writer::{MAX_NAMED_DUPLICATES, unnamed_duplicates};
 use crate::record::{RecordError, SAMPLES_FILE};
 
 /// A run as everything right of the waist sees it.
@@ -37,6 +37,7 @@ impl Record {
         let path = dir.join(SAMPLES_FILE);
         let mut latest = Latest::default();
         let scan = journal::scan(&path, manifest.format, |sample| latest.insert(sample))?;
+        latest.warnings.extend(unnamed_duplicates(latest.duplicates));
         let complete = manifest.status == RunStatus::Complete;
         let damaged = |line, reason| RecordError::Damaged { path: path.clone(), line, offset: scan.good_bytes, reason };
         match scan.end {
@@ -64,6 +65,7 @@ fn canonical_key(sample: &SampleRecord) -> (u32, &str, u8, u32, &str) {
 struct Latest {
     samples: BTreeMap<String, SampleRecord>,
     lines: u64,
+    duplicates: usize,
     warnings: Vec<String>,
 }
 
@@ -75,11 +77,14 @@ impl Latest {
                 self.samples.insert(sample.item_id.clone(), sample);
             }
             Some(kept) if sample.attempt > kept.attempt => *kept = sample,
-            Some(kept) if sample.attempt == kept.attempt && self.warnings.len() < MAX_WARNINGS => {
-                self.warnings.push(format!(
-                    "line {}: item {} was recorded twice as attempt {}; the first is used",
-                    self.lines, sample.item_id, sample.attempt
-                ))
+            Some(kept) if sample.attempt == kept.attempt => {
+                self.duplicates += 1;
+                if self.duplicates <= MAX_NAMED_DUPLICATES {
+                    self.warnings.push(format!(
+                        "line {}: item {} was recorded twice as attempt {}; the first is used",
+                        self.lines, sample.item_id, sample.attempt
+                    ));
+                }
             }
             Some(_) => {}
         }

@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::Path;
 
+use crate::record::RecordError;
+
 /// What the writer asks of a file system. Reading is not part of it: it changes nothing.
 pub(crate) trait Storage: Send {
     /// Creates a folder and those above it; it may exist.
@@ -42,6 +44,22 @@ pub(crate) fn write_whole(output: &mut dyn Output, bytes: &[u8]) -> io::Result<(
         }
     }
     Ok(())
+}
+
+/// Replaces `name` in `dir` by way of a temporary file, a sync and a rename: readers see the old bytes or the new ones. The
+/// caller holds a lock, so nobody else uses the temporary name.
+pub(crate) fn replace_file(storage: &dyn Storage, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), RecordError> {
+    let path = dir.join(name);
+    let temporary = dir.join(format!("{name}.tmp"));
+    let replace = || {
+        let mut file = storage.create(&temporary)?;
+        write_whole(file.as_mut(), bytes)?;
+        file.sync()?;
+        drop(file);
+        storage.rename(&temporary, &path)?;
+        storage.sync_dir(dir)
+    };
+    replace().map_err(RecordError::storage(&path))
 }
 
 /// The real file system.

@@ -22,8 +22,8 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Longest event text: one line for people.
 const MAX_EVENT_BYTES: usize = 8 * 1024;
 
-/// Warnings kept: a journal written twice over repeats itself.
-pub(crate) const MAX_WARNINGS: usize = 100;
+/// Items recorded twice that are named one by one: a journal written twice over repeats itself.
+pub(crate) const MAX_NAMED_DUPLICATES: usize = 5;
 
 /// Damaged journals set aside in one folder; more means that the disk is broken.
 const MAX_SET_ASIDE: u32 = 1000;
@@ -73,6 +73,19 @@ impl RecordWriter {
         Self::open_on(Box::new(Disk), dir, manifest)
     }
 
+    /// Refuses what [`RecordWriter::open`] would refuse for another plan, and touches nothing: so that a start with several arms
+    /// writes nothing at all when one of them cannot be resumed.
+    ///
+    /// # Errors
+    /// Those of [`RecordWriter::open`] but for the lock.
+    pub fn check_resumable(dir: &Path, asked: &Manifest) -> Result<(), RecordError> {
+        match Manifest::read(dir) {
+            Ok(recorded) => resumable(dir, recorded, asked).map(drop),
+            Err(RecordError::NotFound { .. }) => refuse_stray_journal(dir),
+            Err(error) => Err(error),
+        }
+    }
+
     pub(crate) fn open_on(storage: Box<dyn Storage>, dir: &Path, asked: &Manifest) -> Result<Opened, RecordError> {
         asked.check_hash(&dir.join(MANIFEST_FILE))?;
         storage.create_dir_all(dir).map_err(RecordError::storage(dir))?;
@@ -88,6 +101,7 @@ impl RecordWriter {
         let mut found = Found::default();
         let journal_path = dir.join(SAMPLES_FILE);
         let scan = journal::scan(&journal_path, FORMAT, |sample| found.insert(&sample))?;
+        found.warnings.extend(unnamed_duplicates(found.duplicates));
         repair(storage.as_ref(), dir, &scan, &mut found.warnings)?;
         if manifest.status == RunStatus::Complete && (found.done.len() as u64) < manifest.planned_items {
             manifest.status = RunStatus::Started;
@@ -199,7 +213,8 @@ impl RecordWriter {
 
 fn resumable(dir: &Path, recorded: Manifest, asked: &Manifest) -> Result<Manifest, RecordError> {
     if recorded.format.is_newer_minor() {
-        return Err(RecordError::Format { path: dir.join(MANIFEST_FILE), found: recorded.format, appending: true });
+        let (path, found) = (dir.join(MANIFEST_FILE), recorded.format);
+        return Err(RecordError::Format { path, found, known: FORMAT, appending: true });
     }
     let mut differences = manifest::diff(&recorded, asked);
     differences.extend(manifest::engine_diff(&recorded.resolved, &asked.resolved));
@@ -216,37 +231,32 @@ fn resumable(dir: &Path, recorded: Manifest, asked: &Manifest) -> Result<Manifes
     Err(RecordError::PlanDiffers { path: dir.to_path_buf(), differences })
 }
 
-/// Writes the first manifest. A journal without one cannot come from a crash (the manifest is durable first), so whatever
-/// is in it belongs to something else.
-fn begin(storage: &dyn Storage, dir: &Path, asked: &Manifest) -> Result<Manifest, RecordError> {
+/// A journal without a manifest cannot come from a crash (the manifest is durable first), so whatever is in it belongs to
+/// something else.
+fn refuse_stray_journal(dir: &Path) -> Result<(), RecordError> {
     let journal_path = dir.join(SAMPLES_FILE);
     if std::fs::metadata(&journal_path).is_ok_and(|metadata| metadata.len() > 0) {
         return Err(RecordError::malformed(&journal_path, "a journal without a manifest.json"));
     }
+    Ok(())
+}
+
+/// Writes the first manifest.
+fn begin(storage: &dyn Storage, dir: &Path, asked: &Manifest) -> Result<Manifest, RecordError> {
+    refuse_stray_journal(dir)?;
     let manifest = Manifest { format: FORMAT, status: RunStatus::Started, ..asked.clone() };
     replace_manifest(storage, dir, &manifest)?;
     Ok(manifest)
 }
 
-/// Temporary file, sync, rename, sync of the folder: readers see the old one or the new one.
 fn replace_manifest(storage: &dyn Storage, dir: &Path, manifest: &Manifest) -> Result<(), RecordError> {
-    let path = dir.join(MANIFEST_FILE);
-    // The lock is held, so nobody else uses this name.
-    let temporary = dir.join("manifest.json.tmp");
-    let replace = || {
-        let mut file = storage.create(&temporary)?;
-        storage::write_whole(file.as_mut(), &manifest.to_json())?;
-        file.sync()?;
-        drop(file);
-        storage.rename(&temporary, &path)?;
-        storage.sync_dir(dir)
-    };
-    replace().map_err(RecordError::storage(&path))
+    storage::replace_file(storage, dir, MANIFEST_FILE, &manifest.to_json())
 }
 
 #[derive(Default)]
 struct Found {
     done: BTreeMap<String, Done>,
+    duplicates: usize,
     warnings: Vec<String>,
 }
 
@@ -254,12 +264,20 @@ impl Found {
     fn insert(&mut self, sample: &SampleRecord) {
         if let Some(done) = self.done.get(&sample.item_id)
             && done.attempt == sample.attempt
-            && self.warnings.len() < MAX_WARNINGS
         {
-            self.warnings.push(format!("item {} was recorded twice as attempt {}", sample.item_id, sample.attempt));
+            self.duplicates += 1;
+            if self.duplicates <= MAX_NAMED_DUPLICATES {
+                self.warnings.push(format!("item {} was recorded twice as attempt {}", sample.item_id, sample.attempt));
+            }
         }
         note_latest(&mut self.done, sample);
     }
+}
+
+/// The line behind the duplicates that are named.
+pub(crate) fn unnamed_duplicates(duplicates: usize) -> Option<String> {
+    let unnamed = duplicates.saturating_sub(MAX_NAMED_DUPLICATES);
+    (unnamed > 0).then(|| format!("and {unnamed} more items were recorded twice"))
 }
 
 fn note_latest(done: &mut BTreeMap<String, Done>, sample: &SampleRecord) {

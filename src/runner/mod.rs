@@ -118,16 +118,29 @@ pub async fn run_arm(
     let bins: Vec<Bin> = run.suite.bins.iter().map(|bin| bin.bin).collect();
     target.accept_bins(&bins)?;
     let opened = RecordWriter::open(run.dir, &run.manifest)?;
+    run_opened(run, opened, target, on_event, cancel).await
+}
+
+async fn run_opened(
+    run: ArmRun<'_>,
+    opened: Opened,
+    target: &dyn Target,
+    on_event: &(dyn Fn(RunEvent) + Send + Sync),
+    cancel: &Arc<CancelFlag>,
+) -> Result<ArmOutcome, RunError> {
     for warning in &opened.warnings {
         on_event(RunEvent::Warning(warning.clone()));
     }
     let mut state = Progress::new(&run, opened, on_event);
     let result = state.ask_all(&run, target, cancel).await;
-    let status = match &result {
-        Ok(()) => RunStatus::Complete,
-        Err(_) => RunStatus::Interrupted,
-    };
-    state.writer.finish(status)?;
+    let status = if result.is_ok() { RunStatus::Complete } else { RunStatus::Interrupted };
+    let finished = state.writer.finish(status);
+    match result {
+        // A stop that was asked for is no error; a record that could not be closed then is.
+        Ok(()) | Err(RunError::Interrupted { .. }) => finished?,
+        // After a failed write the record is closed, and to finish it fails too: the first error is the cause.
+        Err(_) => {}
+    }
     result?;
     let errors = state.done.values().filter(|done| done.outcome == Outcome::Error).count();
     on_event(RunEvent::ArmFinished { arm: run.manifest.arm.name.clone(), done: state.done.len(), errors });
@@ -275,4 +288,30 @@ fn generate(
         }
     }
     Ok(items.into_iter().filter(|item| open.contains(&item.item_id.as_str())).collect())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::record::fault_injection::open_on_full_disk;
+    use crate::setup::Arm;
+    use crate::targets::scripted::Scripted;
+    use crate::tokenizer::WordTokenizer;
+
+    #[test]
+    fn a_full_disk_is_the_error_and_not_what_follows_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let suite = Suite::builtin("smoke").unwrap();
+        let plan = suite.plan();
+        let arm = Arm::baseline("bfloat16");
+        let target = Scripted::new(&arm, &[], Arc::new(WordTokenizer));
+        let manifest = identity::manifest(&suite, &plan, &arm, &target, BTreeMap::new());
+        let opened = open_on_full_disk(dir.path(), &manifest);
+        let run = ArmRun { suite: &suite, plan: &plan, manifest, dir: dir.path() };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let cancel = Arc::new(CancelFlag::default());
+        let error = runtime.block_on(run_opened(run, opened, &target, &|_| (), &cancel)).unwrap_err();
+        assert!(matches!(&error, RunError::Record(cause) if cause.is_disk_full()), "{error}");
+        assert!(error.hints()[0].contains("free some space"));
+    }
 }

@@ -163,7 +163,9 @@ impl TaskPlan {
 }
 
 /// How a comparison is judged. Percentages of the file are shares here: 5 points = 0.05.
+/// It is stored with a run (`run.json`), so another field here is another version there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GatePolicy {
     /// Family-wise error rate over all cells of the run.
     pub alpha: f64,

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its desk has failed")]
 
+mod run_folder;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -100,7 +102,11 @@ fn every_wrong_name_is_named_with_what_was_meant() {
         (&["check", "--dry-run", "--kv-cache-dtype", "bfloat16"], 4, &["no candidate"]),
         (&["check", "--dry-run", "--damage", "lop@2K"], 2, &["`lop@2K`", "loop"]),
         (&["check", "--dry-run", "-o", "report.pdf"], 2, &["report.pdf", ".html"]),
-        (&["check", "--kernel", "x86_64-bf16-amxx"], 2, &["`x86_64-bf16-amxx`"]),
+        (&["check", "--dry-run", "--damage", "loop@4K"], 4, &["`loop@4K`", "no bin 4K", "did you mean", "K`?"]),
+        (&["run", "--dry-run", "--damage", "swap,loop@64=0.5"], 4, &["no bin 64"]),
+        (&["check", "--kernel", "x86_64-bf16-amxx"], 2, &["`x86_64-bf16-amxx`", "known: auto, ", "portable"]),
+        (&["check", "--dry-run", "-o", "some/run.json"], 2, &["some/run.json", "run records"]),
+        (&["check", "--dry-run", "-o", "Manifest.json"], 2, &["Manifest.json", "run records"]),
         (&["check", "--model", "smollm-135m"], 2, &["`smollm-135m`", "did you mean `smollm2-135m`?"]),
         (&["check", "--model", "./absent.gguf"], 2, &["absent.gguf"]),
         (&["suite", "check", "bad_key.toml"], 2, &["descripton"]),
@@ -113,7 +119,15 @@ fn every_wrong_name_is_named_with_what_was_meant() {
         println!("{args:?}: {}", said.stderr.trim_end());
         said.expect_error(*code, parts);
     }
-    for args in [&["check", "--bins", "eight"][..], &["check", "--threads", "0"], &["list", "things"], &["chek"], &[]] {
+    assert_eq!(fs::read_dir(desk.path("reports")).map_or(0, Iterator::count), 0, "a refused start left a folder");
+    for args in [
+        &["check", "--bins", "eight"][..],
+        &["check", "--damage", "loop"],
+        &["check", "--threads", "0"],
+        &["list", "things"],
+        &["chek"],
+        &[],
+    ] {
         assert_eq!(desk.run(args).code, Some(2), "{args:?}");
     }
 }
@@ -166,6 +180,7 @@ fn a_clean_dry_run_ends_in_a_table_and_all_files() {
         "timings.json",
         "kv_record.json",
         "fp8_e4m3/kv_record.json",
+        "run.json",
         "bfloat16/manifest.json",
         "bfloat16.aa/samples.jsonl",
     ];

@@ -7,9 +7,9 @@ use std::path::Path;
 use kvgauge::hint::Hint;
 use kvgauge::record::manifest::{FORMAT, Manifest, RunStatus, plan_hash};
 use kvgauge::record::samples::{MAX_TEXT_BYTES, SampleRecord, text_hash};
-use kvgauge::record::{LOCK_FILE, MANIFEST_FILE, Record, RecordError, RecordWriter, SAMPLES_FILE};
+use kvgauge::record::{LOCK_FILE, MANIFEST_FILE, RUN_FILE, Record, RecordError, RecordWriter, RunFile, SAMPLES_FILE};
 use kvgauge::sample::{Bin, Completion, FinishReason, Language, Outcome, Score, Timing};
-use kvgauge::setup::{Arm, Evidence, ModelIdentity, Resolved};
+use kvgauge::setup::{Arm, ArmRole, Evidence, ModelIdentity, Resolved};
 
 fn manifest(planned_items: u64) -> Manifest {
     let plan = BTreeMap::from([("seed".to_string(), "7".to_string())]);
@@ -362,4 +362,39 @@ fn a_thousand_resumes_change_nothing_but_add_their_sample() {
     let opened = RecordWriter::open(dir.path(), &manifest(1000)).unwrap();
     assert_eq!(opened.done.len(), 1000);
     assert_eq!(fs::read(dir.path().join(MANIFEST_FILE)).unwrap(), before);
+}
+
+#[test]
+fn a_plan_of_format_1_0_reads_and_writes_as_it_was_written() {
+    let text = include_str!("../fixtures/records/run-1.0.json");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(RUN_FILE), text).unwrap();
+    let run = RunFile::read(dir.path()).unwrap().unwrap();
+    let arms: Vec<(&str, ArmRole)> = run.arms.iter().map(|arm| (arm.name.as_str(), arm.role)).collect();
+    let expected =
+        [("bfloat16", ArmRole::Baseline), ("bfloat16.aa", ArmRole::Control), ("fp8_e4m3", ArmRole::Candidate)];
+    assert_eq!(arms, expected);
+    assert_eq!(run.arms[2].attention_backend.as_deref(), Some("FLASHINFER"));
+    assert_eq!((run.suite.as_str(), run.gate.margin), ("nightly", 0.01));
+    assert_eq!(run.gate.cells["retrieval/32K"].max_drop, Some(0.1));
+    // A field more or less on disk is another version: a changelog line and another fixture.
+    assert_eq!(serde_json::to_string_pretty(&run).unwrap() + "\n", text);
+}
+
+#[test]
+fn a_journal_written_twice_over_is_told_in_a_few_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = RecordWriter::open(dir.path(), &manifest(40)).unwrap().writer;
+    for index in 0..40 {
+        writer.append(&sample(index, "x")).unwrap();
+    }
+    writer.finish(RunStatus::Interrupted).unwrap();
+    drop(writer);
+    let journal = dir.path().join(SAMPLES_FILE);
+    let once = fs::read(&journal).unwrap();
+    fs::write(&journal, [once.clone(), once].concat()).unwrap();
+    let (record, notes) = Record::read_noting(dir.path()).unwrap();
+    assert_eq!((record.samples.len(), notes.len()), (40, 6), "{notes:?}");
+    assert_eq!(notes[5], "and 35 more items were recorded twice");
+    assert_eq!(RecordWriter::open(dir.path(), &manifest(40)).unwrap().warnings.len(), 6);
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::{BinPlan, CellPolicy, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
 use crate::sample::{Bin, Language};
-use crate::tasks;
+use crate::tasks::{self, PerBin};
 
 /// Version of the file format.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -73,7 +73,7 @@ struct BinFile {
 struct TaskFile {
     kind: String,
     bins: Option<Vec<Length>>,
-    samples: Option<u32>,
+    samples: Option<PerBin<u32>>,
     #[serde(default)]
     params: toml::Table,
 }
@@ -162,7 +162,7 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
 pub(super) fn check_items(suite: &Suite, origin: &str) -> Result<(), SuiteError> {
     let of_bin = |bin: &BinPlan| -> u64 {
         let asked = suite.tasks.iter().filter(|plan| plan.bins.contains(&bin.bin));
-        asked.map(|plan| u64::from(plan.samples.unwrap_or(bin.samples))).sum()
+        asked.map(|plan| u64::from(plan.samples_in(bin))).sum()
     };
     Checker { origin }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
 }
@@ -282,15 +282,13 @@ impl Checker<'_> {
             chosen.sort_unstable();
             chosen.dedup();
         }
-        if let Some(samples) = file.samples {
-            self.between(&format!("tasks[{number}].samples"), samples, 1, MAX_SAMPLES)?;
-        }
+        let samples = self.samples(&format!("tasks[{number}].samples"), file.samples.as_ref(), &chosen)?;
         (task.check)(&file.params).map_err(|error| SuiteError::Params {
             origin: self.origin.into(),
             task: task.id.into(),
             message: error.message,
         })?;
-        Ok(TaskPlan { task: task.id.into(), bins: chosen, samples: file.samples, params: file.params })
+        Ok(TaskPlan { task: task.id.into(), bins: chosen, samples, params: file.params })
     }
 
     /// A percentage as a share.
@@ -320,6 +318,24 @@ impl Checker<'_> {
             }
             count => Ok(count.unwrap_or(default)),
         }
+    }
+
+    /// A task's own numbers of items, by bin; a bin that the task is not asked in is an error.
+    fn samples(&self, key: &str, given: Option<&PerBin<u32>>, bins: &[Bin]) -> Result<BTreeMap<Bin, u32>, SuiteError> {
+        let mut samples = BTreeMap::new();
+        for (bin, count) in given.map(PerBin::entries).unwrap_or_default() {
+            let count = self.between(key, count, 1, MAX_SAMPLES)?;
+            let Some(bin) = bin else {
+                samples.extend(bins.iter().map(|bin| (*bin, count)));
+                continue;
+            };
+            let known = bins.to_vec();
+            match bin.parse::<Bin>() {
+                Ok(bin) if bins.contains(&bin) => samples.insert(bin, count),
+                _ => return Err(SuiteError::UnknownBin { origin: self.origin.into(), bin: bin.into(), known }),
+            };
+        }
+        Ok(samples)
     }
 
     /// The gate of `file` on top of `default`; exceptions of the same cell replace each other.

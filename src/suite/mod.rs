@@ -149,10 +149,17 @@ pub struct TaskPlan {
     pub task: String,
     /// Bins it is asked in.
     pub bins: Vec<Bin>,
-    /// Items per bin where it differs from the bin's own number.
-    pub samples: Option<u32>,
+    /// Items in the bins where it differs from the bin's own number.
+    pub samples: BTreeMap<Bin, u32>,
     /// The task's parameters as given (validated by the task).
     pub params: toml::Table,
+}
+
+impl TaskPlan {
+    /// Items of this task in `bin`.
+    pub(crate) fn samples_in(&self, bin: &BinPlan) -> u32 {
+        self.samples.get(&bin.bin).copied().unwrap_or(bin.samples)
+    }
 }
 
 /// How a comparison is judged. Percentages of the file are shares here: 5 points = 0.05.

@@ -80,7 +80,7 @@ impl Suite {
     }
 
     fn items(&self, bin: &BinPlan, plan: &TaskPlan, task: &Task) -> Vec<ItemSpec> {
-        let count = plan.samples.unwrap_or(bin.samples);
+        let count = plan.samples_in(bin);
         let slots = match task.depth {
             Depth::AtSlot => slot_order(&bin.depth_slots, task.id),
             Depth::Spread => vec![0],

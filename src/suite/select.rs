@@ -46,7 +46,7 @@ impl Suite {
                 return Err(SuiteError::Limit { origin: self.origin(), what: "samples".into(), found, limit });
             }
             selected.bins.iter_mut().for_each(|plan| plan.samples = samples);
-            selected.tasks.iter_mut().for_each(|plan| plan.samples = None);
+            selected.tasks.iter_mut().for_each(|plan| plan.samples.clear());
         }
         selected.seed = seed.unwrap_or(self.seed);
         selected.tasks.retain(|plan| !plan.bins.is_empty());

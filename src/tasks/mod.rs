@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use error::TaskError;
 pub use group::{GroupRequest, QuestionRequest, generate};
+pub(crate) use params::PerBin;
 pub use params::{ParamError, default_output_reserve};
 pub use planting::{Planted, Planting};
 

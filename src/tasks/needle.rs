@@ -13,7 +13,7 @@ pub(super) const TASK: Task = Task {
     summary: "one fact in a long text, asked for by its key",
     group: TaskGroup::Retrieval,
     scorer: "exact_value",
-    generator_version: 1,
+    generator_version: 2,
     ground: Ground::Prose,
     depth: Depth::AtSlot,
     check,
@@ -30,12 +30,9 @@ struct Params {
 /// What the value is called; needle and question use the same word.
 const NAMES: &[&str] = &["special", "secret", "ticket", "serial"];
 
-/// Questions; `{0}` is the name with its noun, `{1}` the key, `{2}` the noun.
-const QUESTIONS: &[&str] = &[
-    "What is the {0} for the {1}? Answer with the {2} only.",
-    "Which {0} does the text give for the {1}? Write the {2} and nothing else.",
-    "Give the {0} for the {1} as stated in the text. Answer with the {2} only.",
-];
+/// Questions; `{0}` is the name with its noun, `{1}` the key, `{2}` the noun. Plain on purpose: asked what "the text gives",
+/// small models deny half the time that there is such a number, and the cell has nothing left to lose.
+const QUESTIONS: &[&str] = &["What is the {0} for the {1}? Answer with the {2} only.", "What is the {0} for the {1}?"];
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {
     let params: Params = parse(params)?;

@@ -42,7 +42,7 @@ pub(super) fn for_bin(bin: Bin, row: [u32; 5]) -> u32 {
 /// A parameter given once for all bins, or bin by bin: `count = 8` or `count = { 512 = 8, 2K = 20 }`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected one value, or a table of values by bin such as `{ 2K = 20, 8K = 40 }`")]
-pub(super) enum PerBin<T> {
+pub(crate) enum PerBin<T> {
     /// By bin; other bins have the default.
     ByBin(BTreeMap<String, T>),
     /// The same everywhere.
@@ -51,14 +51,15 @@ pub(super) enum PerBin<T> {
 
 impl<T: Copy> PerBin<T> {
     /// The value given for a bin.
-    pub(super) fn get(&self, bin: Bin) -> Option<T> {
+    pub(crate) fn get(&self, bin: Bin) -> Option<T> {
         match self {
             Self::Same(value) => Some(*value),
             Self::ByBin(values) => values.iter().find(|(key, _)| key.parse() == Ok(bin)).map(|(_, value)| *value),
         }
     }
 
-    fn entries(&self) -> Vec<(Option<&str>, T)> {
+    /// Bin as given (`None` for all) and value.
+    pub(crate) fn entries(&self) -> Vec<(Option<&str>, T)> {
         match self {
             Self::Same(value) => vec![(None, *value)],
             Self::ByBin(values) => values.iter().map(|(key, value)| (Some(key.as_str()), *value)).collect(),

@@ -319,7 +319,7 @@ fn a_hexadecimal_needle_is_asked_for_as_a_code() {
     };
     let item = generate(&request, &Pieces).unwrap().remove(0);
     assert_eq!(item.expected.answer.len(), 32);
-    assert!(text_and_question(&item).1.contains("code"));
+    assert!(text_and_question(&item).1.contains(" code for the "));
 }
 
 #[test]

@@ -3,8 +3,10 @@
 //! 1. [`validity`]: is this a measurement at all? Else INVALID, and nothing more is said of the arm.
 //! 2. [`cells`]: REGRESSED needs a Holm-adjusted p below α over all judged cells of the run *and* a net drop of at least
 //!    `min_effect`; PASS needs the upper 95 % limit of the drop below the margin; anything else is INCONCLUSIVE. A cell
-//!    without data, with too few pairs or haystacks, or with a baseline below the floor can do neither.
-//! 3. [`symptoms`]: a symptom that rises significantly fails the arm whatever its scores are.
+//!    without data, or with too few pairs or haystacks, can be neither. A cell with a baseline below the floor, too few
+//!    valid items or too many censored pairs cannot PASS, but a drop that is proven in it counts.
+//! 3. [`symptoms`]: a symptom that rises significantly, item by item and haystack by haystack, fails the arm whatever its
+//!    scores are.
 //!
 //! An arm passes only when every required cell passes, so no correction is needed on that side: one cell that wrongly
 //! passes is not enough.
@@ -126,7 +128,7 @@ pub struct CellVerdict {
     pub adjusted_p: Option<f64>,
     /// The numbers judged.
     pub delta: Delta,
-    /// Baseline accuracy is high enough for an accuracy gate.
+    /// Baseline accuracy over all its answers is high enough for a PASS to mean something.
     pub has_power: bool,
     /// Pairs that would be needed to say PASS with 80 % probability at the observed flip rate, when INCONCLUSIVE and more
     /// pairs would help.

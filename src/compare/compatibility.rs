@@ -88,6 +88,11 @@ pub(super) fn soft_mismatches(base: &Arm<'_>, arm: &Arm<'_>) -> Vec<Mismatch> {
             candidate: arm.manifest.planned_items.to_string(),
         });
     }
+    if is_overfull(base) || is_overfull(arm) {
+        let counted = |it: &Arm<'_>| format!("{} of {} planned", it.samples.len(), it.manifest.planned_items);
+        let (baseline, candidate) = (counted(base), counted(arm));
+        fields.push(Mismatch { field: "recorded items".into(), baseline, candidate });
+    }
     let strangers = arm.samples.keys().filter(|id| !base.samples.contains_key(*id)).count();
     if strangers > 0 && base.samples.len() as u64 >= base.manifest.planned_items {
         fields.push(Mismatch {
@@ -97,6 +102,11 @@ pub(super) fn soft_mismatches(base: &Arm<'_>, arm: &Arm<'_>) -> Vec<Mismatch> {
         });
     }
     fields
+}
+
+/// More items than were planned: the plan in the manifest is not the one that was run.
+fn is_overfull(arm: &Arm<'_>) -> bool {
+    arm.samples.len() as u64 > arm.manifest.planned_items
 }
 
 /// The name without its version: an engine of another version is another build, an engine of another name another program.

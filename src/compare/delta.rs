@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::compare::pairing::{Arm, Pair, Scored};
+use crate::compare::pairing::{Arm, Pair, Scored, is_answered};
 use crate::compare::summary::{cell_key, mean};
-use crate::compare::{Delta, GroupDelta, NllDelta, PairedTest};
+use crate::compare::{Answered, Delta, GroupDelta, NllDelta, PairedTest};
 use crate::record::samples::SampleRecord;
-use crate::sample::Bin;
+use crate::sample::{Bin, Outcome};
 use crate::setup::ArmRole;
 use crate::stats::{
-    paired::{Cluster, clustered_95, clustered_standard_error, tango_95},
+    paired::{Cluster, clustered_95, clustered_mean_95, tango_95},
     permutation::{sign_flip, sign_flip_whole},
     proportion::wilson_95,
 };
@@ -21,46 +21,77 @@ pub(super) const SEED: u64 = 0x6b76_6761_7567;
 impl Delta {
     /// A cell in which nothing was compared.
     pub fn empty(label: &str, bin: Option<Bin>) -> Self {
-        delta(label, bin, &[])
+        delta(label, bin, &Members::default())
     }
 }
 
-/// Task × bin: every cell in which either arm has a sample, also those without a pair.
-pub(super) fn task_deltas(base: &Arm<'_>, arm: &Arm<'_>, pairs: &[Pair<'_>]) -> Vec<Delta> {
-    let mut cells: BTreeMap<_, Vec<&Pair<'_>>> =
-        cells_of(base, arm).map(|sample| (cell_key(sample), Vec::new())).collect();
-    for pair in pairs {
-        cells.entry(cell_key(pair.base)).or_default().push(pair);
+/// What belongs to one cell.
+#[derive(Default)]
+struct Members<'a, 'p> {
+    base: Vec<&'a SampleRecord>,
+    arm: Vec<&'a SampleRecord>,
+    /// The items that both have.
+    pairs: Vec<&'p Pair<'a>>,
+}
+
+/// Every cell in which either arm has a sample, also those without a pair. A control is asked a part of the baseline's
+/// items only: what it never planned is no hole in it.
+fn cells<'a, 'p, K: Ord>(
+    base: &Arm<'a>,
+    arm: &Arm<'a>,
+    pairs: &'p [Pair<'a>],
+    key: impl Fn(&'a SampleRecord) -> K,
+) -> BTreeMap<K, Members<'a, 'p>> {
+    let is_control = arm.manifest.arm.role == ArmRole::Control;
+    let mut cells: BTreeMap<K, Members<'a, 'p>> = BTreeMap::new();
+    for (id, &sample) in &base.samples {
+        if !is_control || arm.samples.contains_key(id) {
+            cells.entry(key(sample)).or_default().base.push(sample);
+        }
     }
-    cells.into_iter().map(|((_, task, bin), pairs)| delta(task, Some(bin), &pairs)).collect()
+    for &sample in arm.samples.values() {
+        cells.entry(key(sample)).or_default().arm.push(sample);
+    }
+    for pair in pairs {
+        cells.entry(key(pair.base)).or_default().pairs.push(pair);
+    }
+    cells
+}
+
+/// Task × bin.
+pub(super) fn task_deltas<'a>(base: &Arm<'a>, arm: &Arm<'a>, pairs: &[Pair<'a>]) -> Vec<Delta> {
+    let cells = cells(base, arm, pairs, cell_key);
+    cells.into_iter().map(|((_, task, bin), members)| delta(task, Some(bin), &members)).collect()
 }
 
 /// Task group × bin: the judged cells.
-pub(super) fn group_deltas(base: &Arm<'_>, arm: &Arm<'_>, pairs: &[Pair<'_>]) -> Vec<GroupDelta> {
-    let key = |task: &str, bin: Bin| (bin, TaskGroup::of_task(task));
-    let mut cells: BTreeMap<_, Vec<&Pair<'_>>> =
-        cells_of(base, arm).map(|sample| (key(&sample.task, sample.bin), Vec::new())).collect();
-    for pair in pairs {
-        cells.entry(key(&pair.base.task, pair.base.bin)).or_default().push(pair);
-    }
-    cells
+pub(super) fn group_deltas<'a>(base: &Arm<'a>, arm: &Arm<'a>, pairs: &[Pair<'a>]) -> Vec<GroupDelta> {
+    cells(base, arm, pairs, |sample| (sample.bin, TaskGroup::of_task(&sample.task)))
         .into_iter()
-        .map(|((bin, group), pairs)| GroupDelta { group, delta: delta(group.name(), Some(bin), &pairs) })
+        .map(|((bin, group), members)| GroupDelta { group, delta: delta(group.name(), Some(bin), &members) })
         .collect()
 }
 
-/// A control is asked in some of the baseline's cells only: cells it never planned are not holes in it.
-fn cells_of<'a>(base: &Arm<'a>, arm: &Arm<'a>) -> impl Iterator<Item = &'a SampleRecord> {
-    let is_control = arm.manifest.arm.role == ArmRole::Control;
-    let base: Vec<_> = if is_control { Vec::new() } else { base.samples.values().copied().collect() };
-    let arm: Vec<_> = arm.samples.values().copied().collect();
-    base.into_iter().chain(arm)
+/// Everything in one.
+pub(super) fn pooled_delta<'a>(base: &Arm<'a>, arm: &Arm<'a>, pairs: &[Pair<'a>]) -> Delta {
+    delta("all", None, &cells(base, arm, pairs, |_| ()).remove(&()).unwrap_or_default())
+}
+
+fn answered(samples: &[&SampleRecord]) -> Answered {
+    Answered {
+        items: samples.iter().filter(|sample| is_answered(sample)).count() as u64,
+        right: samples.iter().filter(|sample| sample.outcome == Outcome::ValidRight).count() as u64,
+    }
 }
 
 /// All numbers of one cell.
-pub(super) fn delta(label: &str, bin: Option<Bin>, pairs: &[&Pair<'_>]) -> Delta {
+fn delta(label: &str, bin: Option<Bin>, members: &Members<'_, '_>) -> Delta {
+    let pairs = &members.pairs;
     let scored: Vec<(&Pair<'_>, Scored)> = pairs.iter().filter_map(|pair| Some((*pair, pair.scored?))).collect();
     let n = scored.len() as u64;
+    // Every pair is an item of both sides.
+    let items = (members.base.len() + members.arm.len() - pairs.len()) as u64;
+    let censored = pairs.iter().filter(|pair| pair.is_censored()).count() as u64;
     let count = |test: fn(&Scored) -> bool| scored.iter().filter(|(_, scored)| test(scored)).count() as u64;
     let baseline_right = count(|scored| scored.base_right);
     let candidate_right = count(|scored| scored.arm_right);
@@ -72,7 +103,12 @@ pub(super) fn delta(label: &str, bin: Option<Bin>, pairs: &[&Pair<'_>]) -> Delta
     Delta {
         label: label.into(),
         bin,
+        items,
         pairs: n,
+        censored,
+        broken: items - n - censored,
+        baseline_answered: answered(&members.base),
+        candidate_answered: answered(&members.arm),
         haystacks: drops.len() as u64,
         baseline_right,
         candidate_right,
@@ -94,7 +130,7 @@ pub(super) fn delta(label: &str, bin: Option<Bin>, pairs: &[&Pair<'_>]) -> Delta
         p_graded: (n > 0).then(|| sign_flip(&graded.iter().map(|cluster| cluster.sum).collect::<Vec<_>>(), SEED)),
         nll: nll_delta(pairs),
         output_ratio: mean(pairs.iter().filter_map(|pair| output_ratio(pair))),
-        first_divergence: first_divergence(pairs),
+        first_divergence: first_divergence(&scored),
     }
 }
 
@@ -127,7 +163,7 @@ fn nll_delta(pairs: &[&Pair<'_>]) -> Option<NllDelta> {
         pairs: both.len() as u64,
         baseline: mean(both.iter().map(|(_, base, _)| *base))?,
         delta: mean(both.iter().map(|(_, base, arm)| arm - base))?,
-        standard_error: clustered_standard_error(&clusters)?,
+        interval: clustered_mean_95(&clusters),
     })
 }
 
@@ -137,11 +173,11 @@ fn output_ratio(pair: &Pair<'_>) -> Option<f64> {
 }
 
 /// The lower median, so that it is the index of a real pair.
-fn first_divergence(pairs: &[&Pair<'_>]) -> Option<u64> {
-    let mut places: Vec<u64> = pairs
+fn first_divergence(scored: &[(&Pair<'_>, Scored)]) -> Option<u64> {
+    let mut places: Vec<u64> = scored
         .iter()
-        .filter(|pair| pair.same_text() == Some(false))
-        .filter_map(|pair| {
+        .filter(|(pair, _)| pair.same_text() == Some(false))
+        .filter_map(|(pair, _)| {
             let (base, arm) = pair.completions()?;
             let same = base.text.chars().zip(arm.text.chars()).take_while(|(left, right)| left == right).count();
             Some(same as u64)

@@ -34,6 +34,7 @@ pub(super) fn treatment(base: &Manifest, arm: &Manifest, pairs: &[Pair<'_>]) -> 
         compared_outputs: long.len() as u64,
         nll_pairs: nlls.len() as u64,
         nll_different: nlls.iter().filter(|(base, arm)| base != arm).count() as u64,
+        different_outputs: pairs.iter().filter(|pair| pair.same_text() == Some(false)).count() as u64,
     }
 }
 
@@ -67,8 +68,8 @@ fn symptom(kind: FindingKind, bin: Bin, pairs: &[&Pair<'_>]) -> SymptomDelta {
         candidate: count(|(_, arm)| arm),
         appeared,
         vanished,
-        haystacks_risen: whole_sums(&rises).iter().filter(|sum| **sum > 0).count() as u64,
         p_rise: one_sided(appeared, vanished),
+        p_rise_by_haystack: sign_flip_whole(&whole_sums(&rises), SEED),
     }
 }
 

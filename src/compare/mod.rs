@@ -80,7 +80,7 @@ fn compare_arm(base: &pairing::Arm<'_>, record: &Record) -> Result<ArmComparison
         treatment: findings::treatment(base.manifest, arm.manifest, &pairs),
         tasks: delta::task_deltas(base, &arm, &pairs),
         groups: delta::group_deltas(base, &arm, &pairs),
-        pooled: (!pairs.is_empty()).then(|| delta::delta("all", None, &pairs.iter().collect::<Vec<_>>())),
+        pooled: (!pairs.is_empty()).then(|| delta::pooled_delta(base, &arm, &pairs)),
         symptoms: findings::symptoms(&pairs),
         flips: flips::flips(&pairs),
         slope: findings::slope(&pairs),
@@ -141,11 +141,12 @@ pub struct CellSummary {
     pub task: String,
     /// Bin.
     pub bin: Bin,
-    /// Valid items.
+    /// Valid items: those with an answer, neither error nor invalid. An answer that never came to its end is among them
+    /// and is not right: leaving it out would raise the share.
     pub n: u64,
     /// Right items.
     pub right: u64,
-    /// Mean score.
+    /// Mean score; an answer that never came to its end has 0.
     pub mean_score: Option<f64>,
     /// Wilson 95 % interval of the share of right items.
     pub wilson: Option<(f64, f64)>,
@@ -157,7 +158,7 @@ pub struct CellSummary {
     pub symptoms: Vec<(FindingKind, u64)>,
     /// Items per fault.
     pub faults: Vec<(FaultKind, u64)>,
-    /// Items that are not valid: censored, invalid, error.
+    /// Items that are not valid: invalid, error.
     pub not_valid: u64,
 }
 
@@ -170,7 +171,7 @@ pub struct DepthCell {
     pub bin: Bin,
     /// Depth slot.
     pub slot_percent: u8,
-    /// Valid items.
+    /// Valid items, as in [`CellSummary::n`].
     pub n: u64,
     /// Right items.
     pub right: u64,
@@ -231,6 +232,17 @@ pub struct Treatment {
     pub nll_pairs: u64,
     /// See `nll_pairs`.
     pub nll_different: u64,
+    /// Pairs of any length with two answers that are not the same text, scored or not.
+    pub different_outputs: u64,
+}
+
+/// One side of a cell by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answered {
+    /// Items with an answer: neither error nor invalid.
+    pub items: u64,
+    /// Right ones. An answer that never came to its end is not right.
+    pub right: u64,
 }
 
 /// Paired difference in one cell. Differences are candidate − baseline: negative is worse.
@@ -240,13 +252,24 @@ pub struct Delta {
     pub label: String,
     /// `None` for pooled rows.
     pub bin: Option<Bin>,
-    /// Pairs in which both outcomes are valid.
+    /// Items of the cell in either record; `items = pairs + censored + broken`. A control's own items only.
+    pub items: u64,
+    /// Pairs that are scored.
     pub pairs: u64,
+    /// Pairs not scored because both answers ran into the output limit without being right: the limit hides what the
+    /// cache did to them.
+    pub censored: u64,
+    /// Items not scored because a side is an error, invalid or missing.
+    pub broken: u64,
+    /// The baseline over all its items of the cell, also those that are in no scored pair.
+    pub baseline_answered: Answered,
+    /// The same of the arm.
+    pub candidate_answered: Answered,
     /// Different haystacks among them.
     pub haystacks: u64,
-    /// Right in the baseline.
+    /// Right in the baseline, among the scored pairs.
     pub baseline_right: u64,
-    /// Right in the arm.
+    /// Right in the arm, among the scored pairs.
     pub candidate_right: u64,
     /// Wilson interval of the baseline.
     pub baseline_wilson: Option<(f64, f64)>,
@@ -279,7 +302,7 @@ pub struct Delta {
     pub nll: Option<NllDelta>,
     /// Mean ratio of output tokens, candidate / baseline.
     pub output_ratio: Option<f64>,
-    /// Median index of the first different character among pairs that differ.
+    /// Median index of the first different character among scored pairs that differ.
     pub first_divergence: Option<u64>,
 }
 
@@ -302,8 +325,9 @@ pub struct NllDelta {
     pub baseline: f64,
     /// Candidate − baseline.
     pub delta: f64,
-    /// Standard error of `delta` (clustered where haystacks are shared).
-    pub standard_error: f64,
+    /// Two-sided 95 % interval of `delta`: t × standard error, clustered where haystacks are shared
+    /// ([`crate::stats::paired::clustered_mean_95`]). `None` with one pair or one haystack.
+    pub interval: Option<(f64, f64)>,
 }
 
 /// A judged cell.
@@ -333,10 +357,24 @@ pub struct SymptomDelta {
     pub appeared: u64,
     /// Only in the baseline.
     pub vanished: u64,
-    /// Haystacks with more items that show it in the arm than in the baseline.
-    pub haystacks_risen: u64,
     /// One-sided exact McNemar p for a rise, item by item.
     pub p_rise: f64,
+    /// One-sided sign-flip p for a rise over the haystacks' sums: questions of one haystack are not independent.
+    pub p_rise_by_haystack: f64,
+}
+
+impl Answered {
+    /// Share of right answers; `None` without an answer.
+    pub fn share(&self) -> Option<f64> {
+        (self.items > 0).then(|| self.right as f64 / self.items as f64)
+    }
+}
+
+impl Delta {
+    /// Items of the cell that say nothing of the difference: censored pairs and broken items.
+    pub fn not_scored(&self) -> u64 {
+        self.censored + self.broken
+    }
 }
 
 /// A pair whose outcome changed.

@@ -2,9 +2,9 @@
 //!
 //! | baseline | arm | the pair |
 //! | --- | --- | --- |
-//! | error, invalid or missing | any | not scored; counted in the arm's summary |
+//! | error, invalid or missing | any | broken, not scored but counted |
 //! | finished | unfinished | scored; the unfinished side is wrong: running on is what a damaged cache does |
-//! | unfinished | unfinished | censored, not scored: the limit ended both, so neither says anything of the other |
+//! | unfinished | unfinished | censored, not scored but counted: the limit ended both, so neither says anything of the other |
 //!
 //! (and the same with the sides exchanged). *Unfinished* is an answer that was cut by the output limit and is not right, or
 //! one the scorer could not judge because it never came to its end ([`Outcome::Censored`]). An answer that is right although
@@ -91,10 +91,13 @@ impl Scored {
 impl<'a> Pair<'a> {
     /// Both answers, where both arms gave one; whether they can be scored does not matter.
     pub(super) fn completions(&self) -> Option<(&'a Completion, &'a Completion)> {
-        let usable = |sample: &'a SampleRecord| {
-            sample.completion.as_ref().filter(|_| !matches!(sample.outcome, Outcome::Invalid | Outcome::Error))
-        };
+        let usable = |sample: &'a SampleRecord| sample.completion.as_ref().filter(|_| is_answered(sample));
         Some((usable(self.base)?, usable(self.arm)?))
+    }
+
+    /// Whether the output limit ended both answers, so that neither says anything of the other.
+    pub(super) fn is_censored(&self) -> bool {
+        self.scored.is_none() && is_answered(self.base) && is_answered(self.arm)
     }
 
     /// Whether both arms said the same; `None` without two answers. Clipped texts are compared by the hash of the whole.
@@ -140,16 +143,25 @@ fn same_question(base: &SampleRecord, arm: &SampleRecord) -> bool {
 }
 
 fn score(base: &SampleRecord, arm: &SampleRecord) -> Option<Scored> {
-    let broken = |sample: &SampleRecord| matches!(sample.outcome, Outcome::Invalid | Outcome::Error);
-    if broken(base) || broken(arm) || (unfinished(base) && unfinished(arm)) {
+    if !is_answered(base) || !is_answered(arm) || (unfinished(base) && unfinished(arm)) {
         return None;
     }
     let right = |sample: &SampleRecord| sample.outcome == Outcome::ValidRight;
-    let value = |sample: &SampleRecord| match sample.outcome {
+    let (base_score, arm_score) = (graded_value(base), graded_value(arm));
+    Some(Scored { base_right: right(base), arm_right: right(arm), base_score, arm_score })
+}
+
+/// Whether there is an answer, finished or not.
+pub(super) fn is_answered(sample: &SampleRecord) -> bool {
+    !matches!(sample.outcome, Outcome::Invalid | Outcome::Error)
+}
+
+/// The graded score of an answer; what never came to its end has none of it.
+pub(super) fn graded_value(sample: &SampleRecord) -> f64 {
+    match sample.outcome {
         Outcome::Censored => 0.0,
         _ => sample.score.as_ref().map_or(0.0, |score| score.value),
-    };
-    Some(Scored { base_right: right(base), arm_right: right(arm), base_score: value(base), arm_score: value(arm) })
+    }
 }
 
 fn unfinished(sample: &SampleRecord) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::compare::pairing::Arm;
+use crate::compare::pairing::{Arm, graded_value, is_answered};
 use crate::compare::{ArmSummary, CellSummary, DepthCell};
 use crate::record::samples::SampleRecord;
 use crate::sample::{Bin, FaultKind, FindingKind, Outcome};
@@ -26,7 +26,7 @@ pub(super) fn summarize(arm: &Arm<'_>) -> ArmSummary {
     for sample in arm.samples.values() {
         cells.entry(cell_key(sample)).or_default().push(sample);
         let (n, right) = depths.entry((cell_key(sample), sample.slot_percent)).or_default();
-        *n += u64::from(is_valid(sample));
+        *n += u64::from(is_answered(sample));
         *right += u64::from(sample.outcome == Outcome::ValidRight);
     }
     let count = |outcome: Outcome| arm.samples.values().filter(|sample| sample.outcome == outcome).count() as u64;
@@ -51,7 +51,7 @@ pub(super) fn summarize(arm: &Arm<'_>) -> ArmSummary {
 }
 
 fn cell(task: &str, bin: Bin, samples: &[&SampleRecord]) -> CellSummary {
-    let valid: Vec<&SampleRecord> = samples.iter().copied().filter(|sample| is_valid(sample)).collect();
+    let valid: Vec<&SampleRecord> = samples.iter().copied().filter(|sample| is_answered(sample)).collect();
     let right = valid.iter().filter(|sample| sample.outcome == Outcome::ValidRight).count() as u64;
     let n = valid.len() as u64;
     CellSummary {
@@ -59,7 +59,7 @@ fn cell(task: &str, bin: Bin, samples: &[&SampleRecord]) -> CellSummary {
         bin,
         n,
         right,
-        mean_score: mean(valid.iter().filter_map(|sample| sample.score.as_ref()).map(|score| score.value)),
+        mean_score: mean(valid.iter().map(|sample| graded_value(sample))),
         wilson: wilson_95(right, n),
         answer_nll: mean(samples.iter().filter_map(|sample| sample.completion.as_ref()?.answer_nll)),
         output_tokens: mean(
@@ -77,10 +77,6 @@ fn cell(task: &str, bin: Bin, samples: &[&SampleRecord]) -> CellSummary {
             .collect(),
         not_valid: samples.len() as u64 - n,
     }
-}
-
-fn is_valid(sample: &SampleRecord) -> bool {
-    matches!(sample.outcome, Outcome::ValidRight | Outcome::ValidWrong)
 }
 
 pub(super) fn has_symptom(sample: &SampleRecord, kind: FindingKind) -> bool {

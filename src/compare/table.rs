@@ -48,7 +48,7 @@ pub struct TaskBinRow {
     pub task: String,
     /// Bin.
     pub bin: Bin,
-    /// Valid items.
+    /// Valid items: neither error nor invalid; an unfinished answer is one that is not right.
     pub n: u64,
     /// Right items.
     pub right: u64,
@@ -147,7 +147,7 @@ fn samples_frame(records: &[&Record]) -> Result<DataFrame, TableError> {
         (*place, it.bin, it.task.clone(), it.slot_percent, it.index, it.item_id.clone(), it.attempt)
     });
     let samples: Vec<&SampleRecord> = rows.iter().map(|(_, _, sample)| *sample).collect();
-    let valid = |it: &SampleRecord| matches!(it.outcome, Outcome::ValidRight | Outcome::ValidWrong);
+    let valid = |it: &SampleRecord| !matches!(it.outcome, Outcome::Invalid | Outcome::Error);
     let output_tokens = |it: &SampleRecord| answer(it, |completion| completion.output_tokens);
     let columns = vec![
         text("arm", rows.iter().map(|(_, arm, _)| Some((*arm).to_owned())).collect()),

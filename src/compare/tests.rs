@@ -32,7 +32,8 @@ fn counts_of_a_simple_cell() {
     assert_eq!(cell.output_ratio, Some((1.0 + 2.0 + 2.0 + 0.5 + 1.0) / 5.0));
     assert_eq!(cell.first_divergence, Some(0), "`right` and `wrong` differ at once");
     let nll = cell.nll.as_ref().unwrap();
-    assert!((nll.delta - 0.075).abs() < 1e-12 && nll.standard_error > 0.0 && nll.pairs == 5);
+    assert!((nll.delta - 0.075).abs() < 1e-12 && nll.pairs == 5);
+    assert!(nll.interval.is_some_and(|(low, high)| low < 0.075 && 0.075 < high));
     let directions: Vec<FlipDirection> = compared.flips.iter().map(|flip| flip.direction).collect();
     assert_eq!(directions, [FlipDirection::Regression, FlipDirection::Regression, FlipDirection::Fix]);
     assert_eq!(
@@ -55,7 +56,9 @@ fn broken_sides_do_not_count_but_are_counted() {
     candidate.samples[1].score = None;
     candidate.samples[2].outcome = Outcome::Invalid;
     let compared = one(&baseline, &candidate);
-    assert_eq!(only_cell(&compared).pairs, 4);
+    let cell = only_cell(&compared);
+    assert_eq!((cell.items, cell.pairs, cell.censored, cell.broken), (6, 4, 0, 2));
+    assert_eq!((cell.baseline_answered.items, cell.candidate_answered.items), (6, 4));
     assert_eq!(compared.summary.cells[0].not_valid, 2);
     assert!(compared.summary.outcomes.contains(&(Outcome::Error, 1)));
     assert!(compared.summary.outcomes.contains(&(Outcome::Invalid, 1)));
@@ -86,6 +89,11 @@ fn the_output_limit_is_a_fault_of_the_arm_that_ran_into_it_alone() {
     let compared = one(&baseline, &candidate);
     let cell = only_cell(&compared);
     assert_eq!((cell.pairs, cell.regressions, cell.fixes), (3, 2, 0));
+    assert_eq!((cell.items, cell.censored, cell.broken), (5, 2, 0));
+    // Item 3 never came to an end in the baseline and is not right there, item 2 was wrong.
+    assert_eq!((cell.baseline_answered.items, cell.baseline_answered.right), (5, 3));
+    let summary = &compared.summary.cells[0];
+    assert_eq!((summary.n, summary.right, summary.not_valid), (5, 1, 0), "unfinished is an answer that is not right");
     // The other way round the same pairs count, mirrored.
     baseline.manifest.arm = Arm::candidate("fp8_e4m3");
     candidate.manifest.arm = Arm::baseline("bfloat16");
@@ -166,6 +174,33 @@ fn shared_haystacks_are_clusters() {
     let apart = one(&base(&[true; 40]), &arm(&right));
     assert_eq!(only_cell(&apart).p_worse, Some(0.0625));
     assert!(cell.drop_upper > only_cell(&apart).drop_upper);
+}
+
+#[test]
+fn one_haystack_has_no_interval_of_likelihood() {
+    let one_haystack = |mut record: Record| {
+        for sample in &mut record.samples {
+            sample.haystack_id = "hay".into();
+        }
+        record
+    };
+    let compared = one(&one_haystack(base(&[true; 9])), &one_haystack(arm(&[false; 9])));
+    let nll = only_cell(&compared).nll.as_ref().unwrap();
+    assert_eq!((nll.pairs, nll.delta, nll.interval), (9, 0.375, None));
+    let pair = one(&base(&[true]), &arm(&[false]));
+    assert_eq!(only_cell(&pair).nll.as_ref().unwrap().interval, None);
+}
+
+#[test]
+fn texts_that_are_not_scored_have_no_place_of_divergence() {
+    let (mut baseline, mut candidate) = (base(&[true, false]), arm(&[true, false]));
+    for record in [&mut baseline, &mut candidate] {
+        cut(&mut record.samples[1]);
+    }
+    candidate.samples[1].completion.as_mut().unwrap().text = "wrung".into();
+    let compared = one(&baseline, &candidate);
+    assert_eq!(compared.pooled.as_ref().map(|pooled| (pooled.first_divergence, pooled.censored)), Some((None, 1)));
+    assert_eq!(compared.treatment.different_outputs, 1, "but that they differ is known");
 }
 
 #[test]

@@ -18,6 +18,9 @@ const PLANNED_POWER: f64 = 0.80;
 /// Level of the one-sided limit that a PASS rests on (`Delta::drop_upper`).
 const LIMIT_ALPHA: f64 = 0.05;
 
+/// Censored pairs can hide a drop as large as their share: at a tenth already twice the usual margin of 5 points.
+const MOST_CENSORED: f64 = 0.10;
+
 /// Verdicts per candidate, in the comparison's order; bins ascending, then groups.
 pub(super) fn judge_cells(comparison: &Comparison, policy: &GatePolicy) -> Vec<Vec<CellVerdict>> {
     let deltas: Vec<Vec<(TaskGroup, Bin, Delta)>> =
@@ -72,68 +75,112 @@ fn adjusted_p(policy: &GatePolicy, deltas: &[Vec<(TaskGroup, Bin, Delta)>]) -> B
     adjusted
 }
 
-/// Why a cell cannot be judged; empty when it can.
+/// Why a cell cannot be judged at all; empty when it can.
 fn obstacles(policy: &GatePolicy, delta: &Delta) -> Vec<String> {
-    let mut reasons = Vec::new();
-    if delta.pairs == 0 {
+    if delta.items == 0 {
         return vec!["MISSING: nothing was compared here".into()];
     }
+    let mut reasons = Vec::new();
     if delta.pairs < u64::from(policy.min_pairs) {
-        reasons.push(format!("{} pairs, at least {} are needed to judge", delta.pairs, policy.min_pairs));
+        let pairs = counted(delta.pairs, "pair");
+        reasons.push(format!("{pairs}, at least {} are needed to judge", policy.min_pairs));
     }
     if delta.test == PairedTest::ClusterSignFlip && delta.haystacks < u64::from(policy.min_haystacks) {
-        reasons.push(format!("{} haystacks, at least {} are needed to judge", delta.haystacks, policy.min_haystacks));
+        let haystacks = counted(delta.haystacks, "haystack");
+        reasons.push(format!("{haystacks}, at least {} are needed to judge", policy.min_haystacks));
     }
-    if !has_power(policy, delta) {
+    reasons
+}
+
+/// Why a cell cannot PASS, whatever its interval. A proven drop is a drop all the same.
+fn obstacles_to_pass(policy: &GatePolicy, margin: f64, delta: &Delta) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let answered = delta.pairs + delta.censored;
+    if delta.censored as f64 > MOST_CENSORED * answered as f64 {
+        reasons.push(format!("{}; at most {} may be for a PASS", censored(delta), format_percent(MOST_CENSORED)));
+    }
+    let valid = delta.items - delta.broken;
+    if (valid as f64) < policy.min_valid_share * delta.items as f64 {
         reasons.push(format!(
-            "baseline accuracy {} is below {}: it has too little to lose to show damage",
-            format_percent(delta.baseline_right as f64 / delta.pairs as f64),
+            "{} of the items are valid on both arms ({} of {} are errors, invalid or missing), {} are required for a PASS",
+            format_percent(valid as f64 / delta.items as f64),
+            delta.broken,
+            delta.items,
+            format_percent(policy.min_valid_share)
+        ));
+    }
+    if delta.items > 0 && !has_power(policy, delta) {
+        // Only where losing every right answer would still be a drop within the margin.
+        let right = delta.baseline_answered.share().unwrap_or(0.0);
+        let why = if right < margin { ": it has too little to lose to show damage" } else { "" };
+        reasons.push(format!(
+            "baseline accuracy {} is below the {} that a PASS takes{why}",
+            format_percent(right),
             format_percent(policy.baseline_floor)
         ));
     }
     reasons
 }
 
+/// Whether the baseline is good enough for a PASS to mean something. Over all its answers: those that ran into the output limit
+/// are not right, and leaving them out would lift any baseline over the floor.
 fn has_power(policy: &GatePolicy, delta: &Delta) -> bool {
-    delta.pairs > 0 && delta.baseline_right as f64 >= policy.baseline_floor * delta.pairs as f64
+    let answered = delta.baseline_answered;
+    answered.items > 0 && answered.right as f64 >= policy.baseline_floor * answered.items as f64
+}
+
+fn censored(delta: &Delta) -> String {
+    format!(
+        "{} of {} not scored, because both answers ran into the output limit",
+        delta.censored,
+        counted(delta.pairs + delta.censored, "pair")
+    )
 }
 
 fn judge_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin, delta: Delta, adjusted_p: Option<f64>) -> CellVerdict {
     let rules = policy::of_cell(policy, group, bin);
-    let has_power = has_power(policy, &delta);
-    let mut reasons = obstacles(policy, &delta);
     let drop = delta.delta.map(|delta| -delta);
-    let significant = adjusted_p.is_some_and(|p| p < policy.alpha);
-    let ruling = if !reasons.is_empty() {
-        Ruling::Inconclusive
-    } else if significant && drop.is_some_and(|drop| drop >= rules.min_effect) {
-        reasons.push(format!(
-            "the drop is significant and not below the smallest that counts ({} points)",
-            points(rules.min_effect)
-        ));
+    let beyond_margin = drop.is_some_and(|drop| drop >= rules.margin);
+    let (unjudged, unpassable) = (obstacles(policy, &delta), obstacles_to_pass(policy, rules.margin, &delta));
+    let is_proven = adjusted_p.is_some_and(|p| p < policy.alpha) && drop.is_some_and(|drop| drop >= rules.min_effect);
+    let mut reasons = Vec::new();
+    let ruling = if unjudged.is_empty() && is_proven {
+        let least = points(rules.min_effect);
+        reasons.push(format!("the drop is significant and not below the smallest that counts ({least} points)"));
         Ruling::Regressed
-    } else if delta.drop_upper.is_some_and(|upper| upper < rules.margin) {
+    } else if unjudged.is_empty() && unpassable.is_empty() && delta.drop_upper.is_some_and(|it| it < rules.margin) {
         Ruling::Pass
     } else {
-        reasons.push(format!(
-            "a drop of up to {} points cannot be excluded; the margin is {}",
-            points(delta.drop_upper.unwrap_or(1.0)),
-            points(rules.margin)
-        ));
+        let is_open = unjudged.is_empty() && unpassable.is_empty();
+        reasons.extend(unjudged.iter().chain(&unpassable).cloned());
+        if is_open {
+            reasons.push(format!(
+                "a drop of up to {} points cannot be excluded; the margin is {}",
+                points(delta.drop_upper.unwrap_or(1.0)),
+                points(rules.margin)
+            ));
+        }
+        if beyond_margin {
+            let why = "the observed drop is not below the margin: more pairs would sooner prove it than excuse it";
+            reasons.push(why.into());
+        }
         Ruling::Inconclusive
     };
-    let beyond_margin = drop.is_some_and(|drop| drop >= rules.margin);
-    let pairs_needed = (ruling == Ruling::Inconclusive && !beyond_margin && (has_power || delta.pairs == 0))
-        .then(|| pairs_needed(policy, rules.margin, &delta))
-        .flatten();
-    if ruling == Ruling::Inconclusive && has_power && beyond_margin {
-        reasons
-            .push("the observed drop is not below the margin: more pairs would sooner prove it than excuse it".into());
+    let more_would_help = ruling == Ruling::Inconclusive && !beyond_margin && unpassable.is_empty();
+    let pairs_needed = more_would_help.then(|| pairs_needed(policy, rules.margin, &delta)).flatten();
+    if delta.censored > 0 && !reasons.iter().any(|reason| reason.contains("output limit")) {
+        reasons.push(censored(&delta));
     }
     if !rules.required {
         reasons.push("shown only: not required by the policy".into());
     }
+    let has_power = has_power(policy, &delta);
     CellVerdict { group, bin, ruling, adjusted_p, delta, has_power, pairs_needed, reasons }
+}
+
+/// `1 pair`, `2 pairs`.
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Pairs for a PASS with [`PLANNED_POWER`] if there is no true drop, at the observed flip rate; never fewer than without any

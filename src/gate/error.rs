@@ -22,10 +22,12 @@ pub enum GateError {
     OutOfRange {
         /// Key of the policy.
         key: String,
-        /// Its value.
+        /// Its value, in the unit of suite files.
         value: f64,
-        /// What is legal.
+        /// What is legal, in that unit.
         range: &'static str,
+        /// How the key is written.
+        example: &'static str,
     },
 }
 
@@ -35,7 +37,7 @@ impl Hint for GateError {
             Self::Unknown { name, known, .. } => {
                 vec![did_you_mean(name, &known.iter().map(String::as_str).collect::<Vec<_>>())]
             }
-            Self::OutOfRange { .. } => vec!["shares are written as fractions here: 5 points are 0.05".into()],
+            Self::OutOfRange { example, .. } => vec![(*example).into()],
         }
     }
 }

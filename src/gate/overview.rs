@@ -1,6 +1,10 @@
 //! The table at the end of a run: rows are bins, columns are arms. Terminal and Markdown print the same one.
+//!
+//! Every column shows the share of right answers among the arm's own valid items: those that are neither error nor invalid; an
+//! answer that ran into the output limit is valid and not right. In brackets is the paired difference, which is over the scored
+//! pairs only; where items are not scored, the brackets say how many.
 
-use crate::compare::Comparison;
+use crate::compare::{Comparison, Delta};
 use crate::gate::{ArmVerdict, CellVerdict, Ruling, Verdict};
 use crate::sample::{Bin, FindingKind};
 use crate::units::{format_percent, format_points};
@@ -41,11 +45,13 @@ pub struct OverviewRow {
 /// One candidate in one bin, over its task groups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverviewCell {
-    /// Pairs.
+    /// Items of the cells.
+    pub items: u64,
+    /// Scored pairs among them.
     pub pairs: u64,
-    /// Share of right answers.
+    /// Share of right answers among the arm's valid items.
     pub accuracy: Option<f64>,
-    /// Candidate − baseline on the same pairs.
+    /// Candidate − baseline on the scored pairs.
     pub delta: Option<f64>,
     /// The worst ruling of the bin's judged cells and symptoms; INVALID when the arm is.
     pub ruling: Ruling,
@@ -97,9 +103,9 @@ fn row(comparison: &Comparison, verdict: &Verdict, bin: Bin) -> OverviewRow {
 
 fn cell(arm: &ArmVerdict, bin: Bin) -> OverviewCell {
     let cells: Vec<&CellVerdict> = arm.cells.iter().filter(|cell| cell.bin == bin).collect();
-    let pairs = cells.iter().map(|cell| cell.delta.pairs).sum();
-    let baseline_right: u64 = cells.iter().map(|cell| cell.delta.baseline_right).sum();
-    let right: u64 = cells.iter().map(|cell| cell.delta.candidate_right).sum();
+    let sum = |read: fn(&Delta) -> u64| -> u64 { cells.iter().map(|cell| read(&cell.delta)).sum() };
+    let pairs = sum(|delta| delta.pairs);
+    let (baseline_right, right) = (sum(|delta| delta.baseline_right), sum(|delta| delta.candidate_right));
     let symptoms: Vec<FindingKind> =
         arm.symptoms.iter().filter(|it| it.regressed && it.symptom.bin == bin).map(|it| it.symptom.kind).collect();
     let ruling = if arm.ruling == Ruling::Invalid {
@@ -110,8 +116,9 @@ fn cell(arm: &ArmVerdict, bin: Bin) -> OverviewCell {
         cells.iter().map(|cell| cell.ruling).max().unwrap_or(Ruling::Inconclusive)
     };
     OverviewCell {
+        items: sum(|delta| delta.items),
         pairs,
-        accuracy: share(right, pairs),
+        accuracy: share(sum(|delta| delta.candidate_answered.right), sum(|delta| delta.candidate_answered.items)),
         delta: share(right, pairs).zip(share(baseline_right, pairs)).map(|(arm, base)| arm - base),
         ruling,
         symptoms,
@@ -123,12 +130,14 @@ fn share(right: u64, n: u64) -> Option<f64> {
 }
 
 impl OverviewCell {
-    /// `58.3 % (−33.3) ✗ repetition`; `– ?` without a pair.
+    /// `58.3 % (−33.3) ✗ repetition`, `40.0 % (0.0, 60 of 100 not scored) ?`; `– ?` without an answer.
     pub fn text(&self) -> String {
-        let numbers = match (self.accuracy, self.delta) {
-            (Some(accuracy), Some(delta)) => format!("{} ({})", format_percent(accuracy), format_points(delta)),
-            _ => "–".into(),
-        };
+        let accuracy = self.accuracy.map_or_else(|| "–".into(), format_percent);
+        let delta = self.delta.map(format_points);
+        let not_scored = self.items.saturating_sub(self.pairs);
+        let not_scored = (not_scored > 0).then(|| format!("{not_scored} of {} not scored", self.items));
+        let brackets: Vec<String> = delta.into_iter().chain(not_scored).collect();
+        let numbers = if brackets.is_empty() { accuracy } else { format!("{accuracy} ({})", brackets.join(", ")) };
         let symptoms: Vec<String> = self.symptoms.iter().map(|kind| format!(" {}", kind.name())).collect();
         format!("{numbers} {}{}", self.ruling.symbol(), symptoms.join(""))
     }

@@ -75,27 +75,78 @@ pub(super) fn check(comparison: &Comparison, policy: &GatePolicy) -> Result<(), 
     Ok(())
 }
 
+/// One number of the policy in the unit of suite files, and what it may be.
+struct Limits {
+    is_legal: fn(f64) -> bool,
+    range: &'static str,
+    example: &'static str,
+}
+
+/// A difference that may be nothing.
+const POINTS: Limits = Limits {
+    is_legal: |value| (0.0..=100.0).contains(&value),
+    range: "from 0 to 100 points",
+    example: "differences are written in points: `min_effect = 2`",
+};
+
+/// A drop: nothing is below a margin of 0 points, and everything is below 100.
+const MARGIN: Limits = Limits {
+    is_legal: |value| value > 0.0 && value < 100.0,
+    range: "above 0 and below 100 points",
+    example: "differences are written in points: `margin = 5`",
+};
+
+const FLOOR: Limits = Limits {
+    is_legal: |value| (0.0..=100.0).contains(&value),
+    range: "from 0 to 100 percent",
+    example: "shares are written in percent: `baseline_floor = 60`",
+};
+
+/// At 0 a run without a valid answer would be judged.
+const VALID_SHARE: Limits = Limits {
+    is_legal: |value| value > 0.0 && value <= 100.0,
+    range: "above 0 and up to 100 percent",
+    example: "shares are written in percent: `min_valid_share = 98`",
+};
+
+/// From a half on a coin would raise the alarm.
+const ALPHA: Limits = Limits {
+    is_legal: |value| value > 0.0 && value < 0.5,
+    range: "above 0 and below 0.5",
+    example: "alpha is a probability: `alpha = 0.05`",
+};
+
+/// At 0 a cell without evidence would be judged.
+const COUNT: Limits = Limits {
+    is_legal: |value| value >= 1.0,
+    range: "at least 1",
+    example: "counts are whole numbers: `min_pairs = 20`",
+};
+
 fn check_numbers(policy: &GatePolicy) -> Result<(), GateError> {
-    let mut shares = vec![
-        ("min_effect".to_owned(), policy.min_effect),
-        ("baseline_floor".into(), policy.baseline_floor),
-        ("min_valid_share".into(), policy.min_valid_share),
-        ("symptom_min_rise".into(), policy.symptom_min_rise),
+    let mut numbers = vec![
+        ("alpha".to_owned(), policy.alpha, ALPHA),
+        ("min_effect".into(), hundredfold(policy.min_effect), POINTS),
+        ("margin".into(), hundredfold(policy.margin), MARGIN),
+        ("min_pairs".into(), policy.min_pairs.into(), COUNT),
+        ("min_haystacks".into(), policy.min_haystacks.into(), COUNT),
+        ("baseline_floor".into(), hundredfold(policy.baseline_floor), FLOOR),
+        ("min_valid_share".into(), hundredfold(policy.min_valid_share), VALID_SHARE),
+        ("symptom_min_rise".into(), hundredfold(policy.symptom_min_rise), POINTS),
     ];
-    let mut open = vec![("alpha".to_owned(), policy.alpha), ("margin".into(), policy.margin)];
     for (key, cell) in &policy.cells {
-        shares.extend(cell.min_effect.map(|value| (format!("{key}.min_effect"), value)));
-        open.extend(cell.max_drop.map(|value| (format!("{key}.max_drop"), value)));
+        numbers.extend(cell.min_effect.map(|value| (format!("{key}.min_effect"), hundredfold(value), POINTS)));
+        numbers.extend(cell.max_drop.map(|value| (format!("{key}.max_drop"), hundredfold(value), MARGIN)));
     }
-    for (key, value) in shares {
-        if !(0.0..=1.0).contains(&value) {
-            return Err(GateError::OutOfRange { key, value, range: "from 0 to 1" });
-        }
-    }
-    for (key, value) in open {
-        if !(value > 0.0 && value < 1.0) {
-            return Err(GateError::OutOfRange { key, value, range: "above 0 and below 1" });
+    for (key, value, Limits { is_legal, range, example }) in numbers {
+        if !is_legal(value) {
+            return Err(GateError::OutOfRange { key, value, range, example });
         }
     }
     Ok(())
+}
+
+/// A share as points or percent, without the dust of the multiplication.
+fn hundredfold(share: f64) -> f64 {
+    (share * 1e8).round() / 1e6
 }

@@ -55,10 +55,19 @@ fn all_inconclusive(policy: &GatePolicy, arms: &[ArmVerdict]) -> Option<String> 
     let all = !required.is_empty() && required.iter().all(|cell| cell.ruling == Ruling::Inconclusive);
     let needed = required.iter().filter_map(|cell| cell.pairs_needed).max().filter(|_| all)?;
     let most = required.iter().map(|cell| cell.delta.pairs).max().unwrap_or(0);
+    // Neither a larger drop than the margin nor too few pairs: a low baseline, lost items or the output limit.
+    let is_stuck = |cell: &&&CellVerdict| {
+        let margin = policy::of_cell(policy, cell.group, cell.bin).margin;
+        cell.pairs_needed.is_none() && cell.delta.delta.is_none_or(|delta| -delta < margin)
+    };
+    let stuck = match required.iter().filter(is_stuck).count() {
+        0 => String::new(),
+        stuck => format!("; in {stuck} of them more pairs alone would not do"),
+    };
     let suspicion = worst_suspicion(policy, arms).unwrap_or_else(|| "no regression was found".into());
     Some(format!(
         "Inconclusive: {suspicion}, but none of the {} cells has enough evidence for a PASS; that would take about {needed} \
-         pairs per cell (at most {most} were measured).",
+         pairs per cell (at most {most} were measured){stuck}.",
         required.len()
     ))
 }
@@ -68,7 +77,7 @@ fn worst_suspicion(policy: &GatePolicy, arms: &[ArmVerdict]) -> Option<String> {
     let drop = |cell: &CellVerdict| cell.delta.delta.map_or(0.0, |delta| -delta);
     let suspects = arms.iter().flat_map(|arm| required_cells(policy, arm).map(move |cell| (arm, cell)));
     let (arm, cell) = suspects
-        .filter(|(_, cell)| cell.has_power && drop(cell) >= policy::of_cell(policy, cell.group, cell.bin).margin)
+        .filter(|(_, cell)| drop(cell) >= policy::of_cell(policy, cell.group, cell.bin).margin)
         .reduce(|worst, next| if drop(next.1) > drop(worst.1) { next } else { worst })?;
     Some(format!(
         "no regression is proven although {} {} fell from {} in {} pairs",

@@ -8,8 +8,9 @@ use crate::suite::GatePolicy;
 /// Verdicts per candidate, in the comparison's order. The family is symptoms × bins × arms, without the places where no pair
 /// differs: given that, they cannot reject whatever the arm does, so they need no share of α (Tarone 1990).
 ///
-/// Questions of one haystack are not independent, and McNemar takes them for it. So a rise also has to be seen in as many
-/// different haystacks as it takes items: one unlucky text with many questions never fails the gate.
+/// Questions of one haystack are not independent, and McNemar takes them for it. So a rise also has to be significant over the
+/// haystacks' sums: a few unlucky texts with many questions never fail the gate. That second p is not adjusted: the first
+/// already holds α over the family, and a condition more can only make alarms rarer.
 pub(super) fn judge_symptoms(comparison: &Comparison, policy: &GatePolicy) -> Vec<Vec<SymptomVerdict>> {
     let mut verdicts: Vec<Vec<SymptomVerdict>> = comparison
         .candidates
@@ -29,8 +30,8 @@ pub(super) fn judge_symptoms(comparison: &Comparison, policy: &GatePolicy) -> Ve
         let rise = symptom.candidate.saturating_sub(symptom.baseline);
         verdict.adjusted_p = adjusted_p;
         verdict.regressed = adjusted_p < policy.alpha
+            && symptom.p_rise_by_haystack < policy.alpha
             && rise >= u64::from(policy.symptom_min_items)
-            && symptom.haystacks_risen >= u64::from(policy.symptom_min_items)
             && rise as f64 >= policy.symptom_min_rise * symptom.pairs as f64;
     }
     verdicts

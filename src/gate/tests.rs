@@ -7,7 +7,7 @@ use crate::compare::{
 use crate::gate::{ArmVerdict, GateError, Ruling, judge, overview};
 use crate::hint::Hint as _;
 use crate::record::{Record, samples::SampleRecord};
-use crate::sample::{Bin, Finding, FindingKind, Outcome};
+use crate::sample::{Bin, Finding, FindingKind, FinishReason, Outcome};
 use crate::setup::{Arm, Evidence};
 use crate::suite::{CellPolicy, GatePolicy};
 
@@ -124,9 +124,110 @@ fn too_few_pairs_or_haystacks_or_a_low_baseline_cannot_be_judged() {
     let base = record(Arm::baseline("bfloat16"), 2048, &right);
     let mut arm = record(Arm::candidate("fp8_e4m3"), 2048, &[false; 60]);
     arm.samples[0].completion.as_mut().unwrap().answer_nll = Some(2.0);
-    let low = judged(&compare(&base, None, &[arm]).unwrap());
-    assert_eq!((low.ruling, low.cells[0].has_power), (Ruling::Inconclusive, false));
-    assert!(low.cells[0].reasons[0].contains("baseline accuracy 50.0 % is below 60.0 %"));
+    arm.samples[2].completion.as_mut().unwrap().answer_nll = Some(2.0);
+    let proven = judged(&compare(&base, None, &[arm]).unwrap());
+    assert_eq!(
+        (proven.ruling, proven.cells[0].has_power),
+        (Ruling::Regressed, false),
+        "30 of 30 right answers are lost"
+    );
+}
+
+/// A baseline with `right` of `n` right against an arm with `arm_right` of them right.
+fn shares(n: u32, right: u32, arm_right: u32) -> (Record, Record) {
+    let of = |arm: Arm, right: u32| record(arm, 2048, &(0..n).map(|i| i < right).collect::<Vec<_>>());
+    let mut arm = of(Arm::candidate("fp8_e4m3"), arm_right);
+    arm.samples[0].completion.as_mut().unwrap().answer_nll = Some(2.0);
+    (of(Arm::baseline("bfloat16"), right), arm)
+}
+
+#[test]
+fn a_low_baseline_forbids_a_pass_and_hides_no_collapse() {
+    let judge_shares = |n, right, arm_right| {
+        let (base, arm) = shares(n, right, arm_right);
+        judged(&compare(&base, None, &[arm]).unwrap())
+    };
+    let clean = judge_shares(400, 220, 220);
+    assert_eq!((clean.ruling, clean.cells[0].pairs_needed), (Ruling::Inconclusive, None));
+    assert_eq!(clean.cells[0].reasons, ["baseline accuracy 55.0 % is below the 60.0 % that a PASS takes"]);
+    let collapsed = judge_shares(400, 220, 0);
+    assert_eq!(collapsed.ruling, Ruling::Regressed);
+    assert!(collapsed.sentence.contains("2K retrieval fell from 55.0 % to 0.0 %"), "{}", collapsed.sentence);
+    let nothing_to_lose = judge_shares(400, 8, 8);
+    assert_eq!(nothing_to_lose.ruling, Ruling::Inconclusive);
+    assert!(
+        nothing_to_lose.cells[0].reasons[0].contains("2.0 % is below the 60.0 % that a PASS takes: it has too little")
+    );
+    // Not proven, and all the same not called nothing.
+    let (base, arm) = shares(24, 8, 5);
+    let verdict = judge(&compare(&base, None, &[arm]).unwrap(), &GatePolicy::default()).unwrap();
+    assert_eq!(verdict.ruling, Ruling::Inconclusive);
+    assert!(!verdict.sentence.contains("no regression was found"), "{}", verdict.sentence);
+}
+
+/// Both arms ran into the output limit at the items from `first` on, and are wrong there.
+fn cut_from(first: usize, records: [&mut Record; 2], outcome: Outcome) {
+    for sample in records.into_iter().flat_map(|record| &mut record.samples[first..]) {
+        sample.outcome = outcome;
+        let completion = sample.completion.as_mut().unwrap();
+        completion.finish_reason = FinishReason::Length;
+        if outcome == Outcome::Censored {
+            sample.score = None;
+        }
+    }
+}
+
+#[test]
+fn pairs_that_the_output_limit_hides_forbid_a_pass() {
+    for outcome in [Outcome::Censored, Outcome::ValidWrong] {
+        // 40 % right; on the 40 that came to an end it is 100 %.
+        let (mut base, mut arm) = shares(150, 60, 60);
+        cut_from(60, [&mut base, &mut arm], outcome);
+        let comparison = compare(&base, None, &[arm]).unwrap();
+        let verdict = judge(&comparison, &GatePolicy::default()).unwrap();
+        let cell = &verdict.arms[0].cells[0];
+        assert_eq!((cell.ruling, cell.has_power, cell.pairs_needed), (Ruling::Inconclusive, false, None));
+        assert_eq!((cell.delta.pairs, cell.delta.censored, cell.delta.items), (60, 90, 150));
+        assert!(cell.reasons[0].starts_with("90 of 150 pairs not scored"), "{:?}", cell.reasons);
+        assert!(cell.reasons[1].starts_with("baseline accuracy 40.0 % is below"), "{:?}", cell.reasons);
+        let table = overview(&comparison, &verdict).rows_of_text();
+        assert_eq!(table[1], ["2K", "40.0 % (n 150)", "40.0 % (0.0, 90 of 150 not scored) ?"]);
+    }
+    for (items, ruling) in [(66, Ruling::Pass), (67, Ruling::Inconclusive)] {
+        let (mut base, mut arm) = shares(items, 60, 60);
+        cut_from(60, [&mut base, &mut arm], Outcome::ValidWrong);
+        let verdict = judged(&compare(&base, None, &[arm]).unwrap());
+        assert_eq!(verdict.ruling, ruling, "{}", verdict.sentence);
+        assert!(verdict.cells[0].reasons[0].contains("ran into the output limit"), "told in either case");
+    }
+}
+
+fn break_items(samples: &mut [SampleRecord]) {
+    for sample in samples {
+        sample.outcome = Outcome::Error;
+        sample.completion = None;
+        sample.score = None;
+    }
+}
+
+#[test]
+fn a_cell_that_lost_its_items_cannot_pass_in_a_run_that_lost_few() {
+    let (base, mut arm) = pair(&[(2048, 600, 0), (8192, 70, 0)], "fp8_e4m3");
+    break_items(&mut arm.samples[600..601]);
+    let passed = judged(&compare(&base, None, std::slice::from_ref(&arm)).unwrap());
+    assert_eq!(passed.ruling, Ruling::Pass, "one of 70 is within the share: {}", passed.sentence);
+    break_items(&mut arm.samples[601..610]);
+    let lost = judged(&compare(&base, None, std::slice::from_ref(&arm)).unwrap());
+    assert_eq!(lost.ruling, Ruling::Inconclusive, "{}", lost.sentence);
+    assert_eq!(lost.cells.iter().map(|cell| cell.ruling).collect::<Vec<_>>(), [Ruling::Pass, Ruling::Inconclusive]);
+    let reason = &lost.cells[1].reasons[0];
+    assert!(reason.starts_with("85.7 % of the items are valid on both arms (10 of 70"), "{reason}");
+    // A drop that is proven on what is left stays proven.
+    for sample in &mut arm.samples[610..640] {
+        *sample = self::sample("needle", 8192, sample.index, false);
+    }
+    let regressed = judged(&compare(&base, None, &[arm]).unwrap());
+    assert_eq!(regressed.ruling, Ruling::Regressed);
 }
 
 #[test]
@@ -193,9 +294,17 @@ fn what_does_not_exist_is_named_and_what_is_missing_never_passes() {
         GatePolicy { alpha: f64::NAN, ..GatePolicy::default() },
         GatePolicy { margin: 5.0, ..GatePolicy::default() },
         GatePolicy { min_effect: -0.1, ..GatePolicy::default() },
+        GatePolicy { alpha: 0.5, ..GatePolicy::default() },
+        GatePolicy { min_pairs: 0, ..GatePolicy::default() },
+        GatePolicy { min_haystacks: 0, ..GatePolicy::default() },
+        GatePolicy { min_valid_share: 0.0, ..GatePolicy::default() },
+        policy_with("retrieval", CellPolicy { max_drop: Some(0.0), ..CellPolicy::default() }),
     ] {
         assert!(matches!(judge(&comparison, &policy), Err(GateError::OutOfRange { .. })));
     }
+    let zero = judge(&comparison, &GatePolicy { margin: 0.0, ..GatePolicy::default() }).unwrap_err();
+    assert_eq!(zero.to_string(), "the gate's `margin` is 0; it has to be above 0 and below 100 points");
+    assert_eq!(zero.hints(), ["differences are written in points: `margin = 5`"]);
     // Two groups in two bins, but this group only in one of them: named, so it is missed.
     let (mut base, mut arm) = pair(&[(2048, 60, 0), (8192, 60, 0)], "fp8_e4m3");
     for record in [&mut base, &mut arm] {
@@ -233,6 +342,31 @@ fn symptoms_fail_an_arm_whose_scores_are_clean() {
     assert_eq!(judged(&compare(&base, None, &[arm]).unwrap()).ruling, Ruling::Pass, "two items are no finding");
 }
 
+#[test]
+fn a_symptom_in_three_texts_of_many_questions_is_no_finding() {
+    let share = |mut record: Record| {
+        for sample in &mut record.samples {
+            sample.haystack_id = format!("hay-{}", sample.index / 5);
+        }
+        record
+    };
+    let (base, arm) = pair(&[(8192, 60, 0)], "fp8_e5m2");
+    let (base, arm) = (share(base), share(arm));
+    let looped = Finding { kind: FindingKind::Repetition, severity: 0.5, start: 0, end: 4, evidence: "loop".into() };
+    let in_haystacks = |haystacks: usize| {
+        let mut arm = arm.clone();
+        for sample in &mut arm.samples[..5 * haystacks] {
+            sample.findings = vec![looped.clone()];
+        }
+        judged(&compare(&base, None, &[arm]).unwrap()).symptoms.remove(0)
+    };
+    let three = in_haystacks(3);
+    assert_eq!((three.regressed, three.symptom.p_rise_by_haystack), (false, 0.125));
+    assert!(three.adjusted_p < 0.001, "item by item it looks certain");
+    let five = in_haystacks(5);
+    assert_eq!((five.regressed, five.symptom.p_rise_by_haystack), (true, 1.0 / 32.0));
+}
+
 fn reasons(comparison: &Comparison) -> Vec<String> {
     let verdict = judged(comparison);
     assert_eq!(verdict.ruling == Ruling::Invalid, !verdict.invalid.is_empty());
@@ -253,13 +387,10 @@ fn a_broken_measurement_is_invalid_whatever_the_scores_say() {
         arm
     };
     one_reason(&base, None, &edit(&|arm| drop(arm.samples.pop())), "not complete: 99 of 100");
-    let errors = edit(&|arm| {
-        for sample in &mut arm.samples[..3] {
-            sample.outcome = Outcome::Error;
-            sample.completion = None;
-            sample.score = None;
-        }
-    });
+    let (mut overfull, mut more) = (base.clone(), arm.clone());
+    (overfull.manifest.planned_items, more.manifest.planned_items) = (99, 99);
+    one_reason(&overfull, None, &more, "not comparable: recorded items is 100 of 99 planned");
+    let errors = edit(&|arm| break_items(&mut arm.samples[..3]));
     one_reason(&base, None, &errors, "97.0 % of the items are valid");
     let fallback = edit(&|arm| arm.manifest.resolved.kv_cache_dtype = Evidence::known("fp8_e5m2".into(), "log line 3"));
     one_reason(&base, None, &fallback, "fp8_e4m3 was asked for, but fp8_e5m2 is in effect (log line 3)");

@@ -103,6 +103,11 @@ pub(crate) fn count(n: u64) -> String {
     grouped
 }
 
+/// A whole number and what it counts: `1 bin`, `1,234 bins`.
+pub(crate) fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// A bin, or `all` for pooled rows.
 pub(crate) fn bin(bin: Option<Bin>) -> String {
     bin.map_or_else(|| "all".into(), |bin| bin.to_string())
@@ -124,5 +129,6 @@ mod tests {
         assert_eq!(signed(-0.31, 3), "−0.310");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(count(999), "999");
+        assert_eq!((counted(1, "bin").as_str(), counted(1000, "bin").as_str()), ("1 bin", "1,000 bins"));
     }
 }

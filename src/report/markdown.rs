@@ -57,7 +57,10 @@ fn assemble(sections: &[String]) -> String {
         }
     }
     if left_out > 0 {
-        text.push_str(&format!("\n_Shortened: {left_out} sections did not fit here; the HTML report has them all._\n"));
+        text.push_str(&format!(
+            "\n_Shortened: {} did not fit here; the HTML report has all._\n",
+            figures::counted(left_out, "section")
+        ));
     }
     text
 }
@@ -180,12 +183,20 @@ fn worst(input: &ReportInput) -> String {
             share(cell.delta.candidate_right),
             figures::points(Some(delta)),
             figures::interval_points(cell.delta.interval),
-            cell.delta.pairs,
+            pairs(cell),
             figures::p_value(cell.adjusted_p).replace('<', "&lt;"),
             ruling(cell.ruling)
         );
     }
     text
+}
+
+/// `54`, or `54 (6 not scored)`.
+fn pairs(cell: &CellVerdict) -> String {
+    match cell.delta.not_scored() {
+        0 => cell.delta.pairs.to_string(),
+        more => format!("{} ({more} not scored)", cell.delta.pairs),
+    }
 }
 
 fn averages(input: &ReportInput) -> String {
@@ -321,6 +332,6 @@ mod tests {
         let text = assemble(&[small.clone(), "x".repeat(MARKDOWN_MAX_CHARS), small]);
         assert!(text.starts_with(MARKER) && text.chars().count() <= MARKDOWN_MAX_CHARS);
         assert_eq!(text.matches("### A").count(), 2);
-        assert!(text.contains("1 sections did not fit"));
+        assert!(text.contains("1 section did not fit"));
     }
 }

@@ -122,16 +122,31 @@ pub fn clustered_95(clusters: &[Cluster], b: u64, c: u64) -> Option<DropLimits> 
     let n = clusters.iter().map(|cluster| cluster.size).sum::<u64>();
     let effect = cluster_effect(clusters, b, c)?;
     let mut limits = tango_95(n as f64 / effect, b as f64 / effect, c as f64 / effect)?;
-    let count = clusters.iter().filter(|cluster| cluster.size > 0).count() as u64;
-    if count >= 2 {
+    if let Some((error, degrees)) = corrected_error(clusters) {
         let drop = (b as f64 - c as f64) / n as f64;
-        let error = clustered_standard_error(clusters)? * (count as f64 / (count - 1) as f64).sqrt();
-        let two_sided = t_quantile(0.975, count - 1) * error;
+        let two_sided = t_quantile(0.975, degrees) * error;
         limits.low = limits.low.min(drop - two_sided).max(-1.0);
         limits.high = limits.high.max(drop + two_sided).min(1.0);
-        limits.upper = limits.upper.max(drop + t_quantile(0.95, count - 1) * error).min(1.0);
+        limits.upper = limits.upper.max(drop + t_quantile(0.95, degrees) * error).min(1.0);
     }
     Some(limits)
+}
+
+/// Two-sided 95 % interval of the mean over clusters: mean ± t(H − 1)·SE·√(H/(H − 1)) over H clusters. With clusters of one
+/// it is Student's interval. `None` for fewer than two clusters: one of them says nothing of how much they differ.
+pub fn clustered_mean_95(clusters: &[Cluster]) -> Option<(f64, f64)> {
+    let (error, degrees) = corrected_error(clusters)?;
+    let n = clusters.iter().map(|cluster| cluster.size).sum::<u64>() as f64;
+    let mean = clusters.iter().map(|cluster| cluster.sum).sum::<f64>() / n;
+    let half = t_quantile(0.975, degrees) * error;
+    Some((mean - half, mean + half))
+}
+
+/// SE·√(H/(H − 1)) and H − 1 over the H clusters that have observations; `None` for fewer than two.
+fn corrected_error(clusters: &[Cluster]) -> Option<(f64, u64)> {
+    let count = clusters.iter().filter(|cluster| cluster.size > 0).count() as u64;
+    let degrees = count.checked_sub(1).filter(|degrees| *degrees > 0)?;
+    Some((clustered_standard_error(clusters)? * (count as f64 / degrees as f64).sqrt(), degrees))
 }
 
 /// The design effect that [`clustered_95`] uses: 1 for clusters of one, up to the mean cluster size.
@@ -232,6 +247,17 @@ mod tests {
         assert!(clustered_95(&quiet(52), 0, 0).unwrap().upper < 0.05);
         assert_eq!(clustered_95(&[], 0, 0), None);
         assert!(clustered_95(&[Cluster { sum: 1.0, size: 1 }], 1, 0).unwrap().high.is_finite());
+    }
+
+    #[test]
+    fn means_have_students_interval_and_one_cluster_has_none() {
+        let single = |sum: f64| Cluster { sum, size: 1 };
+        // Mean 3, standard deviation √2.5, t(4) = 2.776445: 3 ± 2.776445·√0.5.
+        let (low, high) = clustered_mean_95(&[1.0, 2.0, 3.0, 4.0, 5.0].map(single)).unwrap();
+        assert!((low - 1.036757).abs() < 1e-6 && (high - 4.963243).abs() < 1e-6, "{low} {high}");
+        assert_eq!(clustered_mean_95(&[single(1.0)]), None);
+        assert_eq!(clustered_mean_95(&[Cluster { sum: 4.0, size: 40 }, Cluster { sum: 0.0, size: 0 }]), None);
+        assert_eq!(clustered_mean_95(&[]), None);
     }
 
     proptest! {

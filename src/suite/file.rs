@@ -300,6 +300,26 @@ impl Checker<'_> {
         }
     }
 
+    /// A drop in points as a share. Nothing is below a margin of 0, and everything is below 100.
+    fn margin(&self, key: &str, points: Option<f64>, default: f64) -> Result<f64, SuiteError> {
+        match points {
+            Some(points) if !(points > 0.0 && points < 100.0) => {
+                let message = format!("{points} is not between 0 and 100 points, without these two");
+                Err(self.invalid(&format!("gate.{key}"), message))
+            }
+            points => self.share(key, points, default),
+        }
+    }
+
+    fn at_least_one(&self, key: &str, count: Option<u32>, default: u32) -> Result<u32, SuiteError> {
+        match count {
+            Some(0) => {
+                Err(self.invalid(&format!("gate.{key}"), "0 would judge cells without evidence; 1 is the least"))
+            }
+            count => Ok(count.unwrap_or(default)),
+        }
+    }
+
     /// A task's own numbers of items, by bin; a bin that the task is not asked in is an error.
     fn samples(&self, key: &str, given: Option<&PerBin<u32>>, bins: &[Bin]) -> Result<BTreeMap<Bin, u32>, SuiteError> {
         let mut samples = BTreeMap::new();
@@ -330,6 +350,10 @@ impl Checker<'_> {
         if !(alpha > 0.0 && alpha < 0.5) {
             return Err(self.invalid("gate.alpha", format!("{alpha} is not between 0 and 0.5")));
         }
+        if file.min_valid_share == Some(0.0) {
+            let message = "0 would judge a run without a valid answer; a share above 0 is needed";
+            return Err(self.invalid("gate.min_valid_share", message));
+        }
         let mut cells = default.cells.clone();
         for (cell, policy) in file.cells {
             self.cell_key(&cell, bins, tasks)?;
@@ -337,19 +361,18 @@ impl Checker<'_> {
             let share = |field: &str, percent: Option<f64>| -> Result<Option<f64>, SuiteError> {
                 percent.map(|percent| self.share(&key(field), Some(percent), 0.0)).transpose()
             };
-            let policy = CellPolicy {
-                max_drop: share("max_drop", policy.max_drop)?,
-                min_effect: share("min_effect", policy.min_effect)?,
-                required: policy.required,
-            };
+            let max_drop =
+                policy.max_drop.map(|points| self.margin(&key("max_drop"), Some(points), 0.0)).transpose()?;
+            let policy =
+                CellPolicy { max_drop, min_effect: share("min_effect", policy.min_effect)?, required: policy.required };
             cells.insert(cell, policy);
         }
         Ok(GatePolicy {
             alpha,
             min_effect: self.share("min_effect", file.min_effect, default.min_effect)?,
-            margin: self.share("margin", file.margin, default.margin)?,
-            min_pairs: file.min_pairs.unwrap_or(default.min_pairs),
-            min_haystacks: file.min_haystacks.unwrap_or(default.min_haystacks),
+            margin: self.margin("margin", file.margin, default.margin)?,
+            min_pairs: self.at_least_one("min_pairs", file.min_pairs, default.min_pairs)?,
+            min_haystacks: self.at_least_one("min_haystacks", file.min_haystacks, default.min_haystacks)?,
             baseline_floor: self.share("baseline_floor", file.baseline_floor, default.baseline_floor)?,
             min_valid_share: self.share("min_valid_share", file.min_valid_share, default.min_valid_share)?,
             symptom_min_rise: self.share("symptom_min_rise", file.symptom_min_rise, default.symptom_min_rise)?,

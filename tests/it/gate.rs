@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kvgauge::compare::{Comparison, Delta, GroupDelta, compare};
+use kvgauge::compare::{Answered, Comparison, Delta, GroupDelta, compare};
 use kvgauge::gate::{Ruling, judge};
 use kvgauge::record::Record;
 use kvgauge::record::manifest::{FORMAT, Manifest, RunStatus};
@@ -100,7 +100,10 @@ fn cell(index: u32, n: u64, b: u64, c: u64) -> GroupDelta {
     let group = [TaskGroup::Retrieval, TaskGroup::Tracing, TaskGroup::Structure][index as usize % 3];
     let limits = tango_95(n as f64, b as f64, c as f64).expect("b + c ≤ n");
     let delta = Delta {
+        items: n,
         pairs: n,
+        baseline_answered: Answered { items: n, right: n - c },
+        candidate_answered: Answered { items: n, right: n - b },
         haystacks: n,
         baseline_right: n - c,
         candidate_right: n - b,

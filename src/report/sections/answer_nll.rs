@@ -8,9 +8,6 @@ use crate::report::{ReportError, fields, figures};
 use crate::sample::Bin;
 use crate::suite::TaskGroup;
 
-/// A difference is marked from this many standard errors on: about 95 %.
-const MARKED_ERRORS: f64 = 1.96;
-
 pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
     let comparison = page.input.comparison;
     let arms: Vec<&ArmComparison> = comparison.control.iter().chain(&comparison.candidates).collect();
@@ -38,10 +35,32 @@ fn row(arms: &[&ArmComparison], group: TaskGroup, bin: Bin) -> Option<Value> {
         .map(|nll| match nll {
             None => fields! { text => figures::UNKNOWN, is_high => false },
             Some(nll) => fields! {
-                text => format!("{} ± {:.4}", figures::signed(nll.delta, 4), nll.standard_error * MARKED_ERRORS),
-                is_high => nll.delta > MARKED_ERRORS * nll.standard_error,
+                text => difference(nll),
+                is_high => nll.interval.is_some_and(|(low, _)| low > 0.0),
             },
         })
         .collect();
     Some(fields! { group => group.name(), baseline => format!("{baseline:.4}"), cells => cells })
+}
+
+/// `+0.0123 ± 0.0061`; the difference alone where one haystack or one pair allows no interval.
+fn difference(nll: &NllDelta) -> String {
+    let delta = figures::signed(nll.delta, 4);
+    match nll.interval {
+        Some((low, high)) => format!("{delta} ± {:.4}", (high - low) / 2.0),
+        None => delta,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_without_an_interval_stands_alone() {
+        let mut nll = NllDelta { pairs: 5, baseline: 0.2, delta: 0.0123, interval: Some((0.0062, 0.0184)) };
+        assert_eq!(difference(&nll), "+0.0123 ± 0.0061");
+        nll.interval = None;
+        assert_eq!(difference(&nll), "+0.0123");
+    }
 }

@@ -211,6 +211,7 @@ fn symptom_rows(comparison: &Comparison, verdicts: &[ArmVerdict]) -> Vec<Value> 
                 candidate => figures::count(rate.candidate),
                 changed => format!("{} / {}", rate.appeared, rate.vanished),
                 p => figures::p_value(Some(judged.map_or(rate.p_rise, |judged| judged.adjusted_p))),
+                p_by_haystack => figures::p_value(Some(rate.p_rise_by_haystack)),
                 is_adjusted => judged.is_some(),
                 regressed => judged.is_some_and(|judged| judged.regressed),
             });

@@ -141,13 +141,14 @@ fn cells(arm_index: usize, verdict: &ArmVerdict) -> Vec<Value> {
                 notes.push(format!("PASS would take about {} pairs", figures::count(pairs)));
             }
             if delta.haystacks > 0 && delta.haystacks < delta.pairs {
-                notes.push(format!("{} haystacks", figures::count(delta.haystacks)));
+                notes.push(figures::counted(delta.haystacks, "haystack"));
             }
             fields! {
                 anchor => format!("cell-{arm_index}-{index}"),
                 bin => cell.bin.to_string(),
                 group => cell.group.name(),
                 pairs => figures::count(delta.pairs),
+                not_scored => delta.not_scored(),
                 baseline => figures::percent(figures::share(delta.baseline_right, delta.pairs)),
                 candidate => figures::percent(figures::share(delta.candidate_right, delta.pairs)),
                 delta => figures::points(delta.delta),

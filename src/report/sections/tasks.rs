@@ -31,11 +31,12 @@ fn row(comparison: &Comparison, task: &str, bin: Bin) -> Option<Value> {
         .candidates
         .iter()
         .map(|arm| match find(arm, task, bin) {
-            None => fields! { delta => figures::UNKNOWN, flips => "", graded => "", is_low => false },
+            None => fields! { delta => figures::UNKNOWN, flips => "", graded => "", not_scored => 0, is_low => false },
             Some(delta) => fields! {
                 delta => figures::points(delta.delta),
                 flips => format!("{} / {}", delta.regressions, delta.fixes),
                 graded => graded(delta),
+                not_scored => delta.not_scored(),
                 is_low => delta.interval.is_some_and(|(_, high)| high < 0.0),
             },
         })

@@ -31,12 +31,11 @@ fn unbroken(sentence: &str) -> String {
     sentence.replace(" %", "\u{a0}%")
 }
 
-/// The cell a reader should see first: a regressed one before others, then the largest drop; cells without power only if there is
-/// nothing else.
+/// The cell a reader should see first: a regressed one before others, then the largest drop.
 pub(crate) fn worst_cell(verdict: &Verdict) -> Option<(&str, &CellVerdict)> {
     let cells = verdict.arms.iter().flat_map(|arm| arm.cells.iter().map(|cell| (arm.arm.as_str(), cell)));
     cells.filter(|(_, cell)| cell.delta.delta.is_some()).min_by(|(_, a), (_, b)| {
-        let order = |cell: &CellVerdict| (cell.ruling != Ruling::Regressed, !cell.has_power);
+        let order = |cell: &CellVerdict| cell.ruling != Ruling::Regressed;
         let drop = |cell: &CellVerdict| cell.delta.delta.unwrap_or(0.0);
         order(a).cmp(&order(b)).then(drop(a).total_cmp(&drop(b)))
     })
@@ -57,10 +56,14 @@ fn flips_figure(page: &Page) -> Value {
     let cells = || page.input.comparison.candidates.iter().flat_map(|arm| &arm.groups);
     let regressions: u64 = cells().map(|cell| cell.delta.regressions).sum();
     let fixes: u64 = cells().map(|cell| cell.delta.fixes).sum();
+    let over = match page.input.comparison.candidates.len() as u64 {
+        1 => "1 candidate".to_owned(),
+        more => format!("summed over {}", figures::counted(more, "candidate")),
+    };
     fields! {
         label => "Answers that changed",
         value => format!("{} / {}", figures::count(regressions), figures::count(fixes)),
-        detail => "right → wrong / wrong → right, all candidates",
+        detail => format!("right → wrong / wrong → right, {over}"),
     }
 }
 
@@ -73,7 +76,9 @@ fn pairs_figure(page: &Page) -> Value {
         (Some(least), Some(most)) => format!("{}–{}", figures::count(*least), figures::count(*most)),
         _ => "0".into(),
     };
-    let detail = format!("per candidate, {} bins × {} tasks", comparison.bins.len(), comparison.tasks.len());
+    let bins = figures::counted(comparison.bins.len() as u64, "bin");
+    let tasks = figures::counted(comparison.tasks.len() as u64, "task");
+    let detail = format!("per candidate, {bins} × {tasks}");
     fields! { label => "Pairs", value => value, detail => detail }
 }
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use kvgauge::compare::{
-    ArmComparison, ArmSummary, CellSummary, Comparison, Delta, DepthCell, Flip, FlipDirection, GroupDelta, NllDelta,
-    PairedTest, SameSign, Slope, SymptomDelta, Treatment,
+    Answered, ArmComparison, ArmSummary, CellSummary, Comparison, Delta, DepthCell, Flip, FlipDirection, GroupDelta,
+    NllDelta, PairedTest, SameSign, Slope, SymptomDelta, Treatment,
 };
 use kvgauge::gate::{ArmVerdict, CellVerdict, Ruling, SymptomVerdict, Verdict};
 use kvgauge::record::Record;
@@ -182,10 +182,16 @@ fn delta(label: &str, bin: Option<Bin>, pairs: u64, before: u64, after: u64, ris
     let regressions = (fixes as f64 - net) as u64;
     let error = (((regressions + fixes) as f64 + 1.0).sqrt()) / pairs as f64;
     let delta = net / pairs as f64;
+    let censored = if label == "multiquery" { 3 } else { 0 };
     Delta {
         label: label.into(),
         bin,
+        items: pairs + censored,
         pairs,
+        censored,
+        broken: 0,
+        baseline_answered: Answered { items: pairs + censored, right: before },
+        candidate_answered: Answered { items: pairs + censored, right: after },
         haystacks: pairs,
         baseline_right: before,
         candidate_right: after,
@@ -202,7 +208,7 @@ fn delta(label: &str, bin: Option<Bin>, pairs: u64, before: u64, after: u64, ris
         p_worse: Some(if net < -8.0 { 0.0002 } else { 0.31 }),
         test: PairedTest::ExactMcnemar,
         p_graded: Some(0.2),
-        nll: Some(NllDelta { pairs, baseline: 0.142, delta: rise, standard_error: 0.0031 }),
+        nll: Some(NllDelta { pairs, baseline: 0.142, delta: rise, interval: Some((rise - 0.0061, rise + 0.0061)) }),
         output_ratio: Some(1.02),
         first_divergence: Some(17),
     }
@@ -271,6 +277,7 @@ fn comparison_of(arm: Arm, damage: f64, salt: u64, bytes: f64) -> ArmComparison 
             compared_outputs: pairs,
             nll_pairs: pairs,
             nll_different: if salt == 0 { 0 } else { pairs },
+            different_outputs: if salt == 0 { 0 } else { pairs / 2 },
         },
         summary: summary(arm, damage, salt, bytes),
         mismatches: Vec::new(),
@@ -298,8 +305,8 @@ fn symptoms_of(b: usize, bin: Bin, damage: f64) -> Vec<SymptomDelta> {
             candidate: b as u64 + rise(weight),
             appeared: rise(weight),
             vanished: 0,
-            haystacks_risen: rise(weight),
             p_rise: if rise(weight) > 5 { 0.0001 } else { 0.5 },
+            p_rise_by_haystack: if rise(weight) > 5 { 0.0002 } else { 0.5 },
         })
         .collect()
 }

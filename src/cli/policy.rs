@@ -1,5 +1,6 @@
 //! By which gate recorded runs are judged: the one stored with them, unless another is named.
 
+use std::collections::BTreeMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvgauge::sample::{Bin, Language};
@@ -94,8 +95,12 @@ fn as_recorded(records: &Records, bins: &[Bin], tasks: &[String], gate: GatePoli
         mixed: false,
         depth_slots: vec![],
     };
-    let of_task =
-        |task: &String| TaskPlan { task: task.clone(), bins: bins.to_vec(), samples: None, params: toml::Table::new() };
+    let of_task = |task: &String| TaskPlan {
+        task: task.clone(),
+        bins: bins.to_vec(),
+        samples: BTreeMap::new(),
+        params: toml::Table::new(),
+    };
     Suite {
         name: records.baseline.manifest.suite.clone(),
         version: 0,

@@ -1,6 +1,5 @@
 //! By which gate recorded runs are judged: the one stored with them, unless another is named.
 
-use std::collections::BTreeMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvgauge::sample::{Bin, Language};

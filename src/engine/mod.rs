@@ -15,6 +15,7 @@ pub mod kernels;
 pub mod kv_cache;
 mod model;
 mod ops;
+mod options;
 mod sequences;
 pub mod threads;
 mod weights;
@@ -25,7 +26,11 @@ pub use gguf::GgufMetadata;
 pub use kv_cache::codec::{CODECS, KvCodec, known_dtypes};
 pub use model::Model;
 pub use ops::{argmax, log_sum_exp, top};
-pub use sequences::{Engine, EngineOptions, ResolvedEngine, SequenceId, TokenLogprob};
+pub use options::{
+    EngineOptions, Fault, KvScaleSource, Mechanism, OptionError, PassedOver, Platform, ResolvedEngine,
+    ScaleGranularity, StoredLayer,
+};
+pub use sequences::{Engine, SequenceId, TokenLogprob};
 pub use weights::WeightsError;
 
 /// The one attention arithmetic there is.

@@ -12,6 +12,7 @@ use crate::engine::kv_cache::codec;
 use crate::engine::kv_cache::{BLOCK_TOKENS, BlockTable, CacheShape, KvScales, PagedCache};
 use crate::engine::model::{Forward, Model, NotFinite, Span};
 use crate::engine::ops::{self, Rope};
+use crate::engine::options::{EngineOptions, ResolvedEngine};
 use crate::engine::threads::Pool;
 
 /// Activations of a chunk take about 30 KiB per token of a small model; more rows bring no speed.
@@ -22,46 +23,6 @@ const LOGIT_ROWS: usize = 32;
 const MEMORY_SHARE: u64 = 2;
 /// Where the machine's memory is not known.
 const ASSUMED_MEMORY_BYTES: u64 = 8 << 30;
-
-/// How to run a model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EngineOptions {
-    /// A codec's name or an alias: `auto`, `fp8`.
-    pub kv_cache_dtype: String,
-    /// A kernel's name; `None` takes the best one of this machine.
-    pub kernel: Option<String>,
-    /// Threads; 0 takes all cores.
-    pub threads: usize,
-    /// Tokens per forward pass of a prompt; a multiple of [`KEY_BLOCK`].
-    pub prefill_chunk: usize,
-    /// Bytes of the cache. `None` grows on demand up to half of the machine's memory.
-    pub kv_cache_memory: Option<u64>,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        Self { kv_cache_dtype: "auto".into(), kernel: None, threads: 0, prefill_chunk: 512, kv_cache_memory: None }
-    }
-}
-
-/// What is in effect.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ResolvedEngine {
-    /// The codec, aliases resolved.
-    pub kv_cache_dtype: String,
-    /// The arithmetic of attention: `NATIVE`.
-    pub attention_backend: String,
-    /// The kernel's name.
-    pub kernel: String,
-    /// How scales come about.
-    pub scales: String,
-    /// Bytes of cache per token, scales included.
-    pub bytes_per_token: f64,
-    /// Blocks in the budget.
-    pub n_block: usize,
-    /// Tokens in the budget.
-    pub n_token: usize,
-}
 
 /// A sequence of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,6 +81,10 @@ impl Engine {
             attention_backend: crate::engine::NATIVE.into(),
             kernel: kernel.name().into(),
             scales: codec.scales().into(),
+            arithmetic: crate::engine::BACKENDS[0].1.into(),
+            passed_over: Vec::new(),
+            layers: Vec::new(),
+            block_tokens: BLOCK_TOKENS,
             bytes_per_token: cache.bytes_per_token(),
             n_block: cache.n_block(),
             n_token: cache.n_block() * BLOCK_TOKENS,

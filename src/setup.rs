@@ -1,5 +1,7 @@
 //! What was asked for ([`Arm`]) kept apart from what is in effect ([`Resolved`], each fact an [`Evidence`] with its source).
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// One side of a comparison, as asked for.
@@ -14,6 +16,9 @@ pub struct Arm {
     pub kv_cache_dtype: String,
     /// Backend asked for; `None` leaves the choice to the engine.
     pub attention_backend: Option<String>,
+    /// Everything else asked of this arm that is not the default, by the name of its option: `kv_scales`, `emulate`, ...
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// The part an arm plays in a comparison.
@@ -45,7 +50,7 @@ impl Arm {
     }
 
     fn of(name: String, role: ArmRole, kv_cache_dtype: &str) -> Self {
-        Self { name, role, kv_cache_dtype: kv_cache_dtype.into(), attention_backend: None }
+        Self { name, role, kv_cache_dtype: kv_cache_dtype.into(), attention_backend: None, settings: BTreeMap::new() }
     }
 }
 
@@ -70,6 +75,22 @@ impl<T> Evidence<T> {
     }
 }
 
+impl<T> Default for Evidence<T> {
+    /// A fact that an older record does not have.
+    fn default() -> Self {
+        Self::unknown("not recorded")
+    }
+}
+
+/// An attention backend that was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedOver {
+    /// Its name.
+    pub backend: String,
+    /// Why, in the engine's words: `kv_cache_dtype not supported`.
+    pub reasons: Vec<String>,
+}
+
 /// What is in effect on a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resolved {
@@ -89,6 +110,42 @@ pub struct Resolved {
     pub kv_scales: Evidence<String>,
     /// Longest context the target accepts.
     pub max_model_len: Evidence<u32>,
+    /// Backends that would have been taken first, each with the reasons against it.
+    #[serde(default)]
+    pub backends_passed_over: Evidence<Vec<PassedOver>>,
+    /// What the backend computes, in words.
+    #[serde(default)]
+    pub attention_arithmetic: Evidence<String>,
+    /// What each layer stores, in words: `0: bfloat16; 1-29: fp8_e4m3`.
+    #[serde(default)]
+    pub kv_layers: Evidence<String>,
+    /// Blocks of the cache.
+    #[serde(default)]
+    pub kv_cache_blocks: Evidence<u64>,
+    /// Tokens per block.
+    #[serde(default)]
+    pub kv_block_tokens: Evidence<u32>,
+}
+
+impl Resolved {
+    /// Nothing is known; `source` says where was looked.
+    pub fn unknown(source: &str) -> Self {
+        Self {
+            engine: Evidence::unknown(source),
+            kv_cache_dtype: Evidence::unknown(source),
+            attention_backend: Evidence::unknown(source),
+            kernel: Evidence::unknown(source),
+            kv_bytes_per_token: Evidence::unknown(source),
+            kv_cache_tokens: Evidence::unknown(source),
+            kv_scales: Evidence::unknown(source),
+            max_model_len: Evidence::unknown(source),
+            backends_passed_over: Evidence::unknown(source),
+            attention_arithmetic: Evidence::unknown(source),
+            kv_layers: Evidence::unknown(source),
+            kv_cache_blocks: Evidence::unknown(source),
+            kv_block_tokens: Evidence::unknown(source),
+        }
+    }
 }
 
 /// What identifies the model that was measured. Equal in every arm.

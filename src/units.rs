@@ -15,6 +15,26 @@ pub fn format_token_count(tokens: u32) -> String {
     if tokens >= 1024 && tokens.is_multiple_of(1024) { format!("{}K", tokens / 1024) } else { tokens.to_string() }
 }
 
+/// Reads a size: `4GiB`, `512 MiB`, `1.5g`, `1048576` (binary units; a bare number is bytes).
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let lower = text.trim().to_ascii_lowercase();
+    let digits = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
+    let (number, unit) = lower.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return None,
+    };
+    let bytes = number.parse::<f64>().ok()?
+        * f64::from(1_u32 << (shift % 30))
+        * if shift >= 30 { 1_073_741_824.0 } else { 1.0 };
+    // Far beyond any machine, and where f64 still counts single bytes.
+    (bytes >= 1.0 && bytes <= 9e15).then_some(bytes as u64)
+}
+
 /// Prints bytes with a binary unit: `1.50 GiB`.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

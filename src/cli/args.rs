@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvgauge::sample::Bin;
 
+use crate::engine_settings::EngineArgs;
 use crate::exit_code;
 
 /// Finds out, per context-length bin, what a quantized KV cache does to a language model's answers.
@@ -65,11 +66,13 @@ pub(crate) struct MeasureArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
     pub(crate) suite: SuiteArgs,
     /// KV dtype that the others are compared with [default: bfloat16]
     #[arg(long, value_name = "DTYPE", env = "KVGAUGE_BASELINE", hide_env_values = true)]
     pub(crate) baseline: Option<String>,
-    /// KV dtypes, a comma list; see `kvgauge list dtypes`
+    /// KV dtypes, a comma list; `DTYPE@BACKEND` asks for a backend in that arm alone; see `kvgauge list dtypes`
     #[arg(
         long,
         value_name = "DTYPE,...",
@@ -101,7 +104,7 @@ pub(crate) struct ModelArgs {
     /// Compute kernel; see `kvgauge list kernels` [default: auto]
     #[arg(long, value_name = "KERNEL", env = "KVGAUGE_KERNEL", hide_env_values = true)]
     pub(crate) kernel: Option<String>,
-    /// How positions beyond the model's trained length are encoded [default: ntk]
+    /// How positions beyond the trained length are encoded [default: ntk for the built-in model, none for others]
     #[arg(long, value_enum, value_name = "KIND", env = "KVGAUGE_ROPE_SCALING", hide_env_values = true)]
     pub(crate) rope_scaling: Option<RopeChoice>,
     /// Threads of the engine; results do not depend on it [default: all cores]
@@ -294,6 +297,8 @@ pub(crate) struct LogprobsArgs {
     /// KV dtype [default: bfloat16]
     #[arg(long, value_name = "DTYPE")]
     pub(crate) kv_cache_dtype: Option<String>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
     #[command(flatten)]
     pub(crate) input: LogprobsInput,
     /// Print {token_ids, next_token_logprob, top5}

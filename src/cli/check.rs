@@ -19,11 +19,12 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
     let suite = policy::with_gate(measure::load_suite(&measurement.suite)?, config)?;
     let dtypes = measurement.kv_cache_dtypes.clone().unwrap_or_else(|| DEFAULT_CANDIDATES.map(String::from).to_vec());
     let baseline = &measurement.baseline;
-    let candidates = measure::candidates(&dtypes, baseline)?;
+    let baseline_arm = measure::baseline(&measurement)?;
+    let candidates = measurement.engine.candidates(&dtypes, &baseline_arm)?;
     if candidates.is_empty() {
         return Err(Failure::NoCandidate { baseline: baseline.clone() });
     }
-    let mut arms = vec![Arm::baseline(baseline), Arm::control(baseline)];
+    let mut arms = vec![baseline_arm, measurement.engine.applied_to(Arm::control(baseline))];
     arms.extend(candidates);
 
     let measured = measure::measure(&measurement, &suite, &arms, GateChoice::Asked)?;

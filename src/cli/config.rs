@@ -8,6 +8,7 @@ use kvgauge::hint::{Hint, did_you_mean};
 use serde::Deserialize;
 
 use crate::args::{OnInconclusive, RopeChoice};
+use crate::engine_settings::{ENGINE_KEYS, EngineArgs};
 
 /// Read from the working directory when no file is named.
 pub(crate) const DEFAULT_FILE: &str = "kvgauge.toml";
@@ -20,6 +21,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("model", &["name", "kernel", "rope_scaling", "threads", "offline"]),
     ("suite", &["name", "bins", "tasks", "samples", "seed"]),
     ("arms", &["baseline", "kv_cache_dtype"]),
+    ("engine", ENGINE_KEYS),
     ("gate", &["on_inconclusive"]),
 ];
 
@@ -30,6 +32,7 @@ pub(crate) struct ConfigFile {
     pub(crate) model: ModelSection,
     pub(crate) suite: SuiteSection,
     pub(crate) arms: ArmsSection,
+    pub(crate) engine: EngineArgs,
     /// Kept as a table: the suite's own reader takes it, so both spell policies alike.
     pub(crate) gate: toml::Table,
     #[serde(skip)]
@@ -128,7 +131,7 @@ fn one_line(error: &toml::de::Error, text: &str) -> String {
 }
 
 fn refuse_unknown_keys(path: &Path, table: &toml::Table) -> Result<(), ConfigError> {
-    const SECTION_NAMES: [&str; 4] = [SECTIONS[0].0, SECTIONS[1].0, SECTIONS[2].0, SECTIONS[3].0];
+    const SECTION_NAMES: [&str; 5] = [SECTIONS[0].0, SECTIONS[1].0, SECTIONS[2].0, SECTIONS[3].0, SECTIONS[4].0];
     for (section, value) in table {
         let Some((name, known)) = SECTIONS.iter().find(|(name, _)| name == section) else {
             let (place, key) = ("section".into(), section.clone());

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use kvgauge::compare::CompareError;
 use kvgauge::compare::table::TableError;
-use kvgauge::engine::EngineError;
 use kvgauge::engine::known_dtypes;
 use kvgauge::engine::kv_cache::codec::UnknownDtype;
+use kvgauge::engine::{EngineError, OptionError};
 use kvgauge::gate::GateError;
 use kvgauge::hint::{Hint, did_you_mean};
 use kvgauge::model_store::StoreError;
@@ -23,6 +23,7 @@ use kvgauge::tasks::TaskError;
 use kvgauge::tokenizer::TokenizerError;
 
 use crate::config::ConfigError;
+use crate::engine_settings::EngineOptionError;
 use crate::exit_code::Exit;
 use crate::logprobs::InputError;
 
@@ -63,6 +64,10 @@ pub(crate) enum Failure {
     Report(#[from] ReportError),
     #[error(transparent)]
     Table(#[from] TableError),
+    #[error(transparent)]
+    EngineOption(#[from] EngineOptionError),
+    #[error(transparent)]
+    EngineName(#[from] OptionError),
     #[error(transparent)]
     Input(#[from] InputError),
     #[error("no candidate is left besides the baseline `{baseline}`")]
@@ -118,6 +123,8 @@ impl Failure {
             | Self::Task(_)
             | Self::Dtype(_)
             | Self::Tokenizer(_)
+            | Self::EngineOption(_)
+            | Self::EngineName(_)
             | Self::Input(_)
             | Self::ManyBaselines { .. }
             | Self::RunFolder { .. }
@@ -271,6 +278,8 @@ impl Hint for Failure {
             Self::Gate(error) => error.hints(),
             Self::Report(error) => error.hints(),
             Self::Table(error) => error.hints(),
+            Self::EngineOption(error) => error.hints(),
+            Self::EngineName(_) => Vec::new(),
             Self::Input(error) => error.hints(),
             Self::NoCandidate { .. } => {
                 vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use kvgauge::engine::{Engine, EngineOptions, Model, RopeScaling, TokenLogprob};
 use kvgauge::hint::Hint;
+use kvgauge::setup::Arm;
 use serde::{Deserialize, Serialize};
 
 use crate::args::LogprobsArgs;
 use crate::config::ConfigFile;
+use crate::engine_settings::EngineSettings;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -71,22 +73,21 @@ impl Hint for InputError {
 pub(crate) fn execute(args: &LogprobsArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     let settings = settings::model(&args.model, config);
     let _interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
+    let engine = EngineSettings::new(&args.engine, &config.engine)?;
     let ids_of_file = args.input.ids.as_deref().map(read_ids).transpose()?;
-    let (model, ids) = match ids_of_file {
-        Some(ids) => (open_weights(&settings)?, ids),
+    let (model, ids, tokenizer) = match ids_of_file {
+        Some(ids) => (open_weights(&settings)?, ids, None),
         None => {
             let loaded = model::open(&settings)?;
             let ids = loaded.tokenizer().encode(args.input.text.as_deref().unwrap_or_default(), true)?;
-            (Arc::clone(loaded.engine()), ids)
+            (Arc::clone(loaded.engine()), ids, Some(Arc::clone(loaded.tokenizer())))
         }
     };
     check(&ids, model.config().vocab_size)?;
-    let options = EngineOptions {
-        kv_cache_dtype: args.kv_cache_dtype.clone().unwrap_or_else(|| DEFAULT_BASELINE.into()),
-        kernel: settings.kernel,
-        threads: settings.threads,
-        ..EngineOptions::default()
-    };
+    let base = EngineOptions { kernel: settings.kernel, threads: settings.threads, ..EngineOptions::default() };
+    let dtype = args.kv_cache_dtype.as_deref().unwrap_or(DEFAULT_BASELINE);
+    let arm = engine.applied_to(Arm::candidate(dtype));
+    let options = engine.options(&arm, &base, tokenizer.as_deref())?;
     let mut engine = Engine::new(model, &options)?;
     let sequence = engine.start(RopeScaling::Default)?;
     let logprobs = engine.logprobs(sequence, &ids, TOP)?;

@@ -6,6 +6,7 @@ mod check;
 mod compare;
 mod completions;
 mod config;
+mod engine_settings;
 mod exit_code;
 mod failure;
 mod gate;

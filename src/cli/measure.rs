@@ -20,11 +20,12 @@ use kvgauge::targets::scripted::{Damage, Scripted};
 use kvgauge::tokenizer::WordTokenizer;
 
 use crate::args::RopeChoice;
+use crate::engine_settings::EngineSettings;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::note;
 use crate::progress::Progress;
-use crate::settings::{DEFAULT_MODEL, Measurement, SuiteSettings};
+use crate::settings::{DEFAULT_MODEL, Measurement, SuiteSettings, default_rope};
 use crate::{machine, model};
 
 /// Bins that the A/A arm runs on: the engine is deterministic, so more would cost time and say the same.
@@ -62,17 +63,10 @@ pub(crate) fn suite_by_name(name: &str) -> Result<Suite, Failure> {
     Ok(if is_path { Suite::load(Path::new(name))? } else { Suite::builtin(name)? })
 }
 
-/// The baseline's dtype as an arm, and every other dtype as a candidate, each once and known to the engine.
-pub(crate) fn candidates(dtypes: &[String], baseline: &str) -> Result<Vec<Arm>, Failure> {
-    codec(baseline)?;
-    let mut arms: Vec<Arm> = Vec::new();
-    for dtype in dtypes {
-        codec(dtype)?;
-        if dtype != baseline && arms.iter().all(|arm| arm.kv_cache_dtype != *dtype) {
-            arms.push(Arm::candidate(dtype));
-        }
-    }
-    Ok(arms)
+/// The baseline as an arm.
+pub(crate) fn baseline(measurement: &Measurement) -> Result<Arm, Failure> {
+    codec(&measurement.baseline)?;
+    Ok(measurement.engine.applied_to(Arm::baseline(&measurement.baseline)))
 }
 
 /// Asks every open item of every arm. A finished arm costs the reading of its journal. Nothing is written before it is clear
@@ -150,12 +144,15 @@ fn run_one(
 /// Where answers come from: opened once, shared by all arms.
 enum Source {
     Scripted { damage: Vec<Damage>, counter: Arc<WordTokenizer> },
-    Embedded { model: Arc<LoadedModel>, options: EngineOptions },
+    Embedded { model: Arc<LoadedModel>, options: EngineOptions, settings: Box<EngineSettings> },
 }
 
 impl Source {
     fn open(measurement: &Measurement, suite: &Suite) -> Result<Self, Failure> {
         if measurement.dry_run {
+            if !measurement.engine.is_plain() {
+                note("a dry run has no engine: options of the engine change nothing but the arms' names");
+            }
             let damage = damage(&measurement.damage, suite)?;
             return Ok(Self::Scripted { damage, counter: Arc::new(WordTokenizer) });
         }
@@ -166,14 +163,15 @@ impl Source {
         };
         // A kernel that is not there is said before a model is fetched.
         kvgauge::engine::kernels::resolve(options.kernel.as_deref()).map_err(kvgauge::engine::EngineError::from)?;
-        Ok(Self::Embedded { model: model::open(&measurement.model)?, options })
+        let settings = Box::new(measurement.engine.clone());
+        Ok(Self::Embedded { model: model::open(&measurement.model)?, options, settings })
     }
 
     fn target(&self, arm: &Arm) -> Result<Box<dyn Target>, Failure> {
         Ok(match self {
             Self::Scripted { damage, counter } => Box::new(Scripted::new(arm, damage, counter.clone())),
-            Self::Embedded { model, options } => {
-                let options = EngineOptions { kv_cache_dtype: arm.kv_cache_dtype.clone(), ..options.clone() };
+            Self::Embedded { model, options, settings } => {
+                let options = settings.options(arm, options, Some(model.tokenizer()))?;
                 Box::new(Embedded::new(Arc::clone(model), &options)?)
             }
         })
@@ -224,7 +222,7 @@ fn header(measurement: &Measurement, suite: &Suite, plan: &Plan, arm: &Arm, targ
 
 /// `reports/<suite>-<model>-<8 hex of plan>`: the same measurement finds its folder again.
 fn default_run_dir(measurement: &Measurement, suite: &Suite, plan: &Plan, source: &Source) -> Result<PathBuf, Failure> {
-    let arm = Arm::baseline(&measurement.baseline);
+    let arm = baseline(measurement)?;
     let target = source.target(&arm)?;
     let header = header(measurement, suite, plan, &arm, target.as_ref());
     let legal = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
@@ -258,22 +256,38 @@ fn options(measurement: &Measurement) -> String {
     add("model", (model.name != DEFAULT_MODEL).then(|| model.name.clone()));
     add("kernel", model.kernel.clone());
     let rope = match model.rope_scaling {
-        RopeChoice::None => Some("none"),
-        RopeChoice::Linear => Some("linear"),
-        RopeChoice::Ntk => None,
+        RopeChoice::None => "none",
+        RopeChoice::Linear => "linear",
+        RopeChoice::Ntk => "ntk",
     };
-    add("rope-scaling", rope.map(str::to_owned));
+    add("rope-scaling", (model.rope_scaling != default_rope(&model.name)).then(|| rope.to_owned()));
     text
 }
 
-/// The command that makes a comparison again, from what its records say.
+/// The command that makes a comparison again, from what its records say. A calibration file is named by its hash, as the
+/// record does not know where it lay.
 pub(crate) fn reproduce(environment: &BTreeMap<String, String>, baseline: &Arm, candidates: &[&Arm]) -> String {
     let options = environment.get(OPTIONS_KEY).map_or("", String::as_str);
-    let dtypes: Vec<&str> = candidates.iter().map(|arm| arm.kv_cache_dtype.as_str()).collect();
     let mut text = format!("kvgauge check {options}");
+    let mut add = |name: &str, value: &str| {
+        write!(text, " --{name} {value}").expect("writing to a String does not fail");
+    };
     if baseline.kv_cache_dtype != crate::settings::DEFAULT_BASELINE {
-        write!(text, " --baseline {}", baseline.kv_cache_dtype).expect("writing to a String does not fail");
+        add("baseline", &baseline.kv_cache_dtype);
     }
-    write!(text, " --kv-cache-dtype {}", dtypes.join(",")).expect("writing to a String does not fail");
+    if let Some(backend) = &baseline.attention_backend {
+        add("attention-backend", backend);
+    }
+    let settings: BTreeMap<&String, &String> = candidates.iter().flat_map(|arm| &arm.settings).collect();
+    for (key, value) in settings {
+        add(&key.replace('_', "-"), value);
+    }
+    let spec = |arm: &&Arm| match &arm.attention_backend {
+        Some(backend) if arm.attention_backend != baseline.attention_backend => {
+            format!("{}@{backend}", arm.kv_cache_dtype)
+        }
+        _ => arm.kv_cache_dtype.clone(),
+    };
+    add("kv-cache-dtype", &candidates.iter().map(spec).collect::<Vec<_>>().join(","));
     text
 }

@@ -1,7 +1,6 @@
 //! `kvgauge run`: the left half alone. The dtypes asked for are the arms; the baseline's dtype among them is the baseline.
 
 use kvgauge::record::run::GateChoice;
-use kvgauge::setup::Arm;
 use serde_json::json;
 
 use crate::args::RunArgs;
@@ -16,9 +15,10 @@ pub(crate) fn execute(args: &RunArgs, config: &ConfigFile) -> Result<Exit, Failu
     let suite = policy::with_gate(measure::load_suite(&measurement.suite)?, config)?;
     let baseline = &measurement.baseline;
     let dtypes = measurement.kv_cache_dtypes.clone().unwrap_or_else(|| vec![baseline.clone()]);
-    let mut arms = measure::candidates(&dtypes, baseline)?;
+    let baseline_arm = measure::baseline(&measurement)?;
+    let mut arms = measurement.engine.candidates(&dtypes, &baseline_arm)?;
     if dtypes.contains(baseline) {
-        arms.insert(0, Arm::baseline(baseline));
+        arms.insert(0, baseline_arm);
     }
     let measured = measure::measure(&measurement, &suite, &arms, GateChoice::Recorded)?;
     if args.measure.json {

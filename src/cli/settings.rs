@@ -7,6 +7,7 @@ use kvgauge::sample::Bin;
 
 use crate::args::{MeasureArgs, ModelArgs, OnInconclusive, PolicyArgs, RopeChoice, SuiteArgs};
 use crate::config::ConfigFile;
+use crate::engine_settings::EngineSettings;
 use crate::failure::Failure;
 
 pub(crate) const DEFAULT_MODEL: &str = "smollm2-135m";
@@ -20,6 +21,7 @@ pub(crate) const DEFAULT_CANDIDATES: [&str; 3] = ["fp8_e4m3", "fp8_e5m2", "int8_
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measurement {
     pub(crate) model: ModelSettings,
+    pub(crate) engine: EngineSettings,
     pub(crate) suite: SuiteSettings,
     pub(crate) baseline: String,
     /// As given; each command has its own default.
@@ -53,6 +55,7 @@ pub(crate) struct SuiteSettings {
 pub(crate) fn measurement(args: &MeasureArgs, file: &ConfigFile) -> Result<Measurement, Failure> {
     Ok(Measurement {
         model: model(&args.model, file),
+        engine: EngineSettings::new(&args.engine, &file.engine)?,
         suite: suite(&args.suite, file)?,
         baseline: first([&args.baseline, &file.arms.baseline]).unwrap_or_else(|| DEFAULT_BASELINE.into()),
         kv_cache_dtypes: first([&args.kv_cache_dtype, &file.arms.kv_cache_dtype]),
@@ -64,13 +67,20 @@ pub(crate) fn measurement(args: &MeasureArgs, file: &ConfigFile) -> Result<Measu
 
 pub(crate) fn model(args: &ModelArgs, file: &ConfigFile) -> ModelSettings {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let name = first([&args.model, &file.model.name]).unwrap_or_else(|| DEFAULT_MODEL.into());
+    let rope_scaling = first([&args.rope_scaling, &file.model.rope_scaling]);
     ModelSettings {
-        name: first([&args.model, &file.model.name]).unwrap_or_else(|| DEFAULT_MODEL.into()),
         kernel: first([&args.kernel, &file.model.kernel]).filter(|kernel| kernel != "auto"),
-        rope_scaling: first([&args.rope_scaling, &file.model.rope_scaling]).unwrap_or(RopeChoice::Ntk),
+        rope_scaling: rope_scaling.unwrap_or_else(|| default_rope(&name)),
         threads: first([&args.threads, &file.model.threads]).map_or(cores, usize::from),
         offline: first([&args.offline, &file.model.offline]).unwrap_or(false),
+        name,
     }
+}
+
+/// The built-in model is measured beyond its trained length and known to follow; of another model nobody knows.
+pub(crate) fn default_rope(model: &str) -> RopeChoice {
+    if model == DEFAULT_MODEL { RopeChoice::Ntk } else { RopeChoice::None }
 }
 
 pub(crate) fn suite(args: &SuiteArgs, file: &ConfigFile) -> Result<SuiteSettings, Failure> {

@@ -40,6 +40,7 @@ pub(crate) fn manifest(arm: Arm, planned_items: u64) -> Manifest {
             kv_cache_tokens: Evidence::unknown("test"),
             kv_scales: Evidence::unknown("test"),
             max_model_len: Evidence::known(8192, "test"),
+            ..Resolved::unknown("test")
         },
         environment: BTreeMap::new(),
         planned_items,

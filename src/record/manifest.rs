@@ -11,8 +11,8 @@ use crate::setup::{Arm, ModelIdentity, Resolved};
 
 /// Version of the record's format. Readers refuse another major, accept an older minor, and read but never append to a newer one.
 ///
-/// Changelog: 1.0 first version.
-pub const FORMAT: FormatVersion = FormatVersion { major: 1, minor: 0 };
+/// Changelog: 1.0 first version; 1.1 `arm.settings`, and in `resolved` what was passed over, arithmetic, layers and blocks.
+pub const FORMAT: FormatVersion = FormatVersion { major: 1, minor: 1 };
 
 /// A format version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,6 +248,7 @@ pub(crate) mod tests {
                 kv_cache_tokens: Evidence::unknown("not said"),
                 kv_scales: Evidence::known("none (1.0)".into(), "embedded engine"),
                 max_model_len: Evidence::known(8192, "model file"),
+                ..Resolved::unknown("not said")
             },
             environment: BTreeMap::from([("cpu".to_string(), "test".to_string())]),
             planned_items,

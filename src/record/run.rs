@@ -19,8 +19,8 @@ use crate::suite::{GatePolicy, Suite};
 /// Version of `run.json`. Readers accept an older one and refuse a newer one, minor or major: it may hold a rule of the gate
 /// that this version would leave out.
 ///
-/// Changelog: 1.0 first version.
-pub const RUN_FORMAT: FormatVersion = FormatVersion { major: 1, minor: 0 };
+/// Changelog: 1.0 first version; 1.1 `settings` of an arm.
+pub const RUN_FORMAT: FormatVersion = FormatVersion { major: 1, minor: 1 };
 
 /// Most arms of one run: more than a report can show side by side.
 pub const MAX_ARMS: usize = 64;

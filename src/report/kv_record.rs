@@ -1,5 +1,7 @@
 //! The KV quantization record: what engineers keep by hand about a quantized cache, one per candidate.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -7,11 +9,12 @@ use crate::gate::{ArmVerdict, Ruling};
 use crate::report::page::ReportInput;
 use crate::report::timings::BinTimings;
 use crate::sample::Bin;
-use crate::setup::Evidence;
+use crate::setup::{Evidence, PassedOver};
 use crate::suite::TaskGroup;
 
-/// Version of `kv_record.json`. Changelog: 1 first version.
-const FORMAT_VERSION: u32 = 1;
+/// Version of `kv_record.json`. Changelog: 1 first version; 2 `backends_passed_over`, `attention_arithmetic`, `stored_layers`,
+/// `settings`, and `blocks` is filled.
+const FORMAT_VERSION: u32 = 2;
 
 /// Names under which a run's environment may say what it ran on, best first.
 const HARDWARE_KEYS: [&str; 4] = ["hardware_sku", "gpu", "cpu", "cpu_model"];
@@ -20,7 +23,7 @@ const HARDWARE_KEYS: [&str; 4] = ["hardware_sku", "gpu", "cpu", "cpu_model"];
 const TIME_FIELDS: [&str; 3] = ["throughput_before", "throughput_after", "latency_by_bin"];
 
 /// The order of the YAML block: the word that sums it up, what ran, what it gains and what it costs.
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 21] = [
     "format_version",
     "arm",
     "status",
@@ -31,7 +34,11 @@ const FIELDS: [&str; 17] = [
     "resolved_kv_cache_dtype",
     "attention_backend",
     "resolved_backend",
+    "backends_passed_over",
+    "attention_arithmetic",
+    "settings",
     "scales",
+    "stored_layers",
     "context_length_bins",
     "kv_cache_capacity",
     "quality_by_bin",
@@ -59,6 +66,14 @@ pub struct KvRecord {
     pub attention_backend: Option<String>,
     /// Backend in effect.
     pub resolved_backend: Option<String>,
+    /// Backends that would have been taken first, with the reasons against them.
+    pub backends_passed_over: Option<Vec<PassedOver>>,
+    /// What the backend computes.
+    pub attention_arithmetic: Option<String>,
+    /// What else was asked for.
+    pub settings: BTreeMap<String, String>,
+    /// What each layer stores.
+    pub stored_layers: Option<String>,
     /// Bins measured, in tokens.
     pub context_length_bins: Vec<u32>,
     /// Quality, judged per bin.
@@ -205,10 +220,14 @@ fn kv_record(input: &ReportInput, candidate: usize) -> KvRecord {
         resolved_kv_cache_dtype: summary.resolved.kv_cache_dtype.value.clone(),
         attention_backend: asked.attention_backend.clone(),
         resolved_backend: summary.resolved.attention_backend.value.clone(),
+        backends_passed_over: summary.resolved.backends_passed_over.value.clone(),
+        attention_arithmetic: summary.resolved.attention_arithmetic.value.clone(),
+        settings: asked.settings.clone(),
+        stored_layers: summary.resolved.kv_layers.value.clone(),
         context_length_bins: comparison.bins.iter().map(|bin| bin.tokens()).collect(),
         quality_by_bin: quality_by_bin(&comparison.bins, verdict),
         kv_cache_capacity: KvCapacity {
-            blocks: None,
+            blocks: summary.resolved.kv_cache_blocks.value,
             tokens: summary.resolved.kv_cache_tokens.value,
             bytes_per_token: bytes.value,
             baseline_bytes_per_token: baseline_bytes,

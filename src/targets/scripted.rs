@@ -156,6 +156,7 @@ impl Target for Scripted {
             kv_cache_tokens: Evidence::unknown(SOURCE),
             kv_scales: Evidence::known("none (1.0)".into(), SOURCE),
             max_model_len: Evidence::unknown(SOURCE),
+            ..Resolved::unknown(SOURCE)
         }
     }
 

@@ -44,6 +44,7 @@ fn record(arm: Arm, samples: Vec<SampleRecord>) -> Record {
             kv_cache_tokens: Evidence::unknown("simulation"),
             kv_scales: Evidence::unknown("simulation"),
             max_model_len: Evidence::unknown("simulation"),
+            ..Resolved::unknown("simulation")
         },
         environment: BTreeMap::new(),
         planned_items: samples.len() as u64,

@@ -39,6 +39,7 @@ fn manifest(planned_items: u64) -> Manifest {
             kv_cache_tokens: Evidence::unknown("not said"),
             kv_scales: text("none (1.0)"),
             max_model_len: Evidence::known(8192, "model file"),
+            ..Resolved::unknown("not said")
         },
         environment: BTreeMap::new(),
         planned_items,
@@ -379,6 +380,18 @@ fn a_plan_of_format_1_0_reads_and_writes_as_it_was_written() {
     assert_eq!(run.gate.cells["retrieval/32K"].max_drop, Some(0.1));
     // A field more or less on disk is another version: a changelog line and another fixture.
     assert_eq!(serde_json::to_string_pretty(&run).unwrap() + "\n", text);
+}
+
+#[test]
+fn a_plan_of_format_1_1_holds_what_was_asked_of_an_arm() {
+    let text = include_str!("../fixtures/records/run-1.1.json");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(RUN_FILE), text).unwrap();
+    let run = RunFile::read(dir.path()).unwrap().unwrap();
+    assert_eq!(run.arms[2].settings["kv_scales"], "random");
+    assert!(run.arms[0].settings.is_empty());
+    let written = serde_json::to_value(&run).unwrap();
+    assert_eq!(written, serde_json::from_str::<serde_json::Value>(text).unwrap());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What was asked for beside what was in effect, every fact with its source.
 
+use std::collections::BTreeMap;
+
 use minijinja::value::Value;
 use serde::Serialize;
 
@@ -7,7 +9,7 @@ use crate::compare::{ArmComparison, ArmSummary};
 use crate::report::figures;
 use crate::report::page::Page;
 use crate::report::{ReportError, fields};
-use crate::setup::{ArmRole, Evidence};
+use crate::setup::{ArmRole, Evidence, PassedOver, Resolved};
 use crate::units::{format_bytes, format_token_count};
 
 /// One fact of one arm.
@@ -77,13 +79,52 @@ fn rows(arms: &[&ArmSummary], baseline_bytes: Option<f64>) -> Vec<Row> {
                 checked(asked, arm.resolved.attention_backend.value.as_deref())
             },
         ),
+        known_row(arms, "Backends passed over", |arm| &arm.resolved.backends_passed_over, |all| passed_over(all)),
+        known_row(arms, "Attention arithmetic", |arm| &arm.resolved.attention_arithmetic, Clone::clone),
+        row(arms, "Asked besides", |_| None, |arm| plain(&settings(&arm.arm.settings))),
         known_row(arms, "Kernel", |arm| &arm.resolved.kernel, Clone::clone),
+        known_row(arms, "Stored per layer", |arm| &arm.resolved.kv_layers, Clone::clone),
         known_row(arms, "KV scales", |arm| &arm.resolved.kv_scales, Clone::clone),
         known_row(arms, "Bytes per token", |arm| &arm.resolved.kv_bytes_per_token, |value| bytes(*value)),
         known_row(arms, "Cache capacity", |arm| &arm.resolved.kv_cache_tokens, |value| tokens(*value)),
+        row(arms, "Blocks", |arm| Some(&arm.resolved.engine), |arm| blocks(&arm.resolved)),
+        row(arms, "Maximum concurrency", |arm| Some(&arm.resolved.engine), |arm| concurrency(&arm.resolved)),
         known_row(arms, "Longest context", |arm| &arm.resolved.max_model_len, |value| format_token_count(*value)),
         known_row(arms, "Engine", |arm| &arm.resolved.engine, Clone::clone),
     ]
+}
+
+fn passed_over(backends: &[PassedOver]) -> String {
+    if backends.is_empty() {
+        return "none".into();
+    }
+    let one = |it: &PassedOver| format!("{}: {}", it.backend, it.reasons.join(", "));
+    backends.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn settings(settings: &BTreeMap<String, String>) -> String {
+    if settings.is_empty() {
+        return "nothing".into();
+    }
+    settings.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join("; ")
+}
+
+fn blocks(resolved: &Resolved) -> Fact {
+    match (resolved.kv_cache_blocks.value, resolved.kv_block_tokens.value) {
+        (Some(blocks), Some(tokens)) => plain(&format!("{} of {tokens} tokens", figures::count(blocks))),
+        _ => unknown(),
+    }
+}
+
+/// Requests of the longest accepted length that fit at once, as serving engines put it.
+fn concurrency(resolved: &Resolved) -> Fact {
+    match (resolved.kv_cache_tokens.value, resolved.max_model_len.value) {
+        (Some(tokens), Some(length)) if length > 0 => {
+            let length_text = figures::count(u64::from(length));
+            plain(&format!("{:.2}x for {length_text} tokens per request", tokens as f64 / f64::from(length)))
+        }
+        _ => unknown(),
+    }
 }
 
 fn row<'a>(

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::engine::{Engine, EngineError, EngineOptions, GgufMetadata, Model, RopeScaling};
+use crate::engine::{self, Engine, EngineError, EngineOptions, GgufMetadata, Model, RopeScaling, StoredLayer};
 use crate::hint::Hint;
 use crate::sample::{Bin, Item};
-use crate::setup::{Evidence, ModelIdentity, Resolved};
+use crate::setup::{Evidence, ModelIdentity, PassedOver, Resolved};
 use crate::targets::embedded::group::Group;
 use crate::targets::{CompletionFuture, Target, TargetError, Watch};
 use crate::tokenizer::{GgufVocab, TokenCounter, Tokenizer, TokenizerError};
@@ -189,10 +189,36 @@ impl Embedded {
             kv_cache_tokens: Evidence::known(facts.n_token as u64, SOURCE),
             kv_scales: Evidence::known(facts.scales.clone(), SOURCE),
             max_model_len: Evidence::known(model.identity.trained_context, "model configuration"),
+            backends_passed_over: Evidence::known(facts.passed_over.iter().map(passed_over).collect(), SOURCE),
+            attention_arithmetic: Evidence::known(facts.arithmetic.clone(), SOURCE),
+            kv_layers: Evidence::known(layers_in_words(&facts.layers), SOURCE),
+            kv_cache_blocks: Evidence::known(facts.n_block as u64, SOURCE),
+            kv_block_tokens: Evidence::known(facts.block_tokens as u32, SOURCE),
         };
         let kernel = facts.kernel.clone();
         Ok(Self { model, engine: Arc::new(Mutex::new(engine)), resolved, kernel })
     }
+}
+
+fn passed_over(facts: &engine::PassedOver) -> PassedOver {
+    PassedOver { backend: facts.backend.clone(), reasons: facts.reasons.clone() }
+}
+
+/// `0: bfloat16; 1-29: fp8_e4m3`; one word where all layers store the same.
+fn layers_in_words(layers: &[StoredLayer]) -> String {
+    let mut runs: Vec<(usize, usize, &str)> = Vec::new();
+    for (layer, stored) in layers.iter().enumerate() {
+        match runs.last_mut() {
+            Some((_, last, dtype)) if *dtype == stored.kv_cache_dtype => *last = layer,
+            _ => runs.push((layer, layer, &stored.kv_cache_dtype)),
+        }
+    }
+    let words = |(first, last, dtype): &(usize, usize, &str)| match (runs.len(), first == last) {
+        (1, _) => format!("all {}: {dtype}", layers.len()),
+        (_, true) => format!("{first}: {dtype}"),
+        (_, false) => format!("{first}-{last}: {dtype}"),
+    };
+    runs.iter().map(words).collect::<Vec<_>>().join("; ")
 }
 
 impl Target for Embedded {
@@ -239,5 +265,25 @@ impl Target for Embedded {
                 Err(panic) => vec![Err(TargetError::Engine(panic.to_string())); count],
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_told_in_runs() {
+        let stored = |dtypes: &[&str]| -> Vec<StoredLayer> {
+            let layer = |dtype: &&str| StoredLayer {
+                kv_cache_dtype: (*dtype).into(),
+                k_scales: Vec::new(),
+                v_scales: Vec::new(),
+            };
+            dtypes.iter().map(layer).collect()
+        };
+        assert_eq!(layers_in_words(&stored(&["fp8_e4m3"; 30])), "all 30: fp8_e4m3");
+        let mixed = stored(&["bfloat16", "fp8_e4m3", "fp8_e4m3", "bfloat16"]);
+        assert_eq!(layers_in_words(&mixed), "0: bfloat16; 1-2: fp8_e4m3; 3: bfloat16");
     }
 }

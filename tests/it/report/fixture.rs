@@ -160,6 +160,7 @@ fn summary(arm: Arm, damage: f64, salt: u64, bytes: f64) -> ArmSummary {
             kv_cache_tokens: Evidence::unknown("not limited by the embedded engine"),
             kv_scales: Evidence::known("none (1.0)".into(), "embedded engine"),
             max_model_len: Evidence::known(131_072, "model configuration"),
+            ..Resolved::unknown("embedded engine")
         },
         arm,
         planned_items: items,

@@ -15,11 +15,11 @@ const TOKEN_TOLERANCE_SHARE: f64 = 0.01;
 /// The record of `item` on its `attempt`.
 pub(super) fn record_of(item: &Item, result: Result<Completion, TargetError>, attempt: u32) -> SampleRecord {
     match result {
-        Err(error) => record(
-            item,
-            attempt,
-            Judged { outcome: Outcome::Error, error: Some(error.to_string()), ..Judged::default() },
-        ),
+        Err(error) => {
+            let is_broken = matches!(error, TargetError::NotFinite(_));
+            let outcome = if is_broken { Outcome::Invalid } else { Outcome::Error };
+            record(item, attempt, Judged { outcome, error: Some(error.to_string()), ..Judged::default() })
+        }
         Ok(completion) => {
             let judged = judge(item, &completion);
             record(item, attempt, Judged { completion: Some(completion), ..judged })
@@ -88,5 +88,38 @@ fn record(item: &Item, attempt: u32, judged: Judged) -> SampleRecord {
         truncated: false,
         error: judged.error,
         attempt,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{Bin, Expected, Gold, Language};
+
+    #[test]
+    fn values_that_are_no_numbers_make_an_item_invalid_and_a_failed_engine_an_error() {
+        let item = Item {
+            item_id: "needle-1".into(),
+            task: "needle".into(),
+            language: Language::En,
+            bin: Bin(512),
+            slot_percent: 0,
+            index: 0,
+            haystack_id: "h".into(),
+            messages: Vec::new(),
+            prompt_tokens: 500,
+            max_output_tokens: 8,
+            depth_percent: None,
+            expected: Expected { answer: "7".into(), gold: Gold::Value { value: "7".into(), distractors: Vec::new() } },
+            scorer: "exact_value".into(),
+            excerpt: String::new(),
+        };
+        let record = |error| record_of(&item, Err(error), 1);
+        let broken = record(TargetError::NotFinite("layer 3 is not finite".into()));
+        assert_eq!(
+            (broken.outcome, broken.error.as_deref()),
+            (Outcome::Invalid, Some("engine: layer 3 is not finite"))
+        );
+        assert_eq!(record(TargetError::Engine("cache full".into())).outcome, Outcome::Error);
     }
 }

@@ -117,6 +117,9 @@ pub enum TargetError {
     /// The engine failed on this item.
     #[error("engine: {0}")]
     Engine(String),
+    /// The model's arithmetic broke down on this item (NaN or infinity): there is nothing to score.
+    #[error("engine: {0}")]
+    NotFinite(String),
     /// A damage knob that does not exist or is malformed.
     #[error("damage `{0}` is not KIND[@BIN][=RATE] with a kind of loop, early_stop, swap, wrong")]
     Damage(String),
@@ -131,7 +134,7 @@ impl Hint for TargetError {
             ],
             Self::Damage(_) => vec!["for example `--damage loop@2K=0.5`".into()],
             Self::Cancelled => vec!["the same command continues where it stopped".into()],
-            Self::ContextOverflow { .. } | Self::Tokenizer(_) | Self::Engine(_) => Vec::new(),
+            Self::ContextOverflow { .. } | Self::Tokenizer(_) | Self::Engine(_) | Self::NotFinite(_) => Vec::new(),
         }
     }
 }

@@ -241,6 +241,7 @@ fn likeliest(logits: &[f32]) -> Result<u32, TargetError> {
 fn engine_error(error: EngineError) -> TargetError {
     match error {
         EngineError::Interrupted => TargetError::Cancelled,
+        EngineError::NotFinite { .. } => TargetError::NotFinite(error.to_string()),
         other => TargetError::Engine(other.to_string()),
     }
 }

@@ -1,8 +1,6 @@
 //! The arithmetic between matrix products: each function treats every row by itself, so results do not depend on what is
 //! computed together.
 
-use crate::engine::config::RopeScaling;
-
 /// Partial sums of a row; a fixed number, so that the order of additions is fixed and vector code can use it.
 const LANES: usize = 16;
 
@@ -53,71 +51,37 @@ fn exp(x: f32) -> f32 {
 
 /// `silu(gate) · up`: gate_up `[n_row, 2, width]` → out `[n_row, width]`, silu(x) = x / (1 + e⁻ˣ).
 pub(in crate::engine) fn silu_gate(gate_up: &[f32], width: usize, out: &mut [f32]) {
+    gate(gate_up, width, out, |gate| gate / (1.0 + exp(-gate)));
+}
+
+/// `gelu(gate) · up`, shapes as in [`silu_gate`], gelu(x) = x/2 · (1 + tanh u) with u = √(2/π) · (x + 0.044715 x³).
+/// Hendrycks & Gimpel 2016. As (1 + tanh u)/2 = 1 / (1 + e⁻²ᵘ), it needs one exponential.
+pub(in crate::engine) fn gelu_gate(gate_up: &[f32], width: usize, out: &mut [f32]) {
+    const TWICE_ROOT: f32 = 1.595_769_1;
+    gate(gate_up, width, out, |gate| gate / (1.0 + exp(-TWICE_ROOT * (gate + 0.044_715 * gate * gate * gate))));
+}
+
+#[inline(always)]
+fn gate(gate_up: &[f32], width: usize, out: &mut [f32], activation: impl Fn(f32) -> f32) {
     for (pair, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
         let (gate, up) = pair.split_at(width);
         for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-            *out = gate / (1.0 + exp(-gate)) * up;
+            *out = activation(*gate) * up;
         }
+    }
+}
+
+/// [`rms_norm`] of every head of one row, in place: heads `[n_head, weight.len()]`.
+pub(in crate::engine) fn rms_norm_heads(heads: &mut [f32], weight: &[f32], eps: f32) {
+    for head in heads.chunks_exact_mut(weight.len()) {
+        let factor = 1.0 / (sum_of_squares(head) / weight.len() as f32 + eps).sqrt();
+        head.iter_mut().zip(weight).for_each(|(value, weight)| *value = *value * factor * weight);
     }
 }
 
 /// `x += y`.
 pub(in crate::engine) fn add(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
-}
-
-/// Rotary position embedding: rotates value pairs `(i, i + d/2)` of a head by `position · frequency_i`. Su et al. 2021.
-#[derive(Clone, Debug, PartialEq)]
-pub(in crate::engine) struct Rope {
-    /// `[head_dim / 2]`, in f64: an f32 angle is off by a thousandth of a turn at position 128K.
-    frequencies: Vec<f64>,
-}
-
-impl Rope {
-    /// Frequencies `theta^(−2i/d)`, stretched by `scaling`.
-    pub(in crate::engine) fn new(head_dim: usize, theta: f64, scaling: RopeScaling) -> Self {
-        let d = head_dim as f64;
-        let (theta, divisor) = match scaling {
-            RopeScaling::Default => (theta, 1.0),
-            RopeScaling::Linear { factor } => (theta, factor),
-            RopeScaling::Ntk { factor } => (theta * factor.powf(d / (d - 2.0)), 1.0),
-        };
-        let frequencies = (0..head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / d) / divisor).collect();
-        Self { frequencies }
-    }
-
-    /// Appends cos, sin `[head_dim / 2]` each of one position to `table`.
-    pub(in crate::engine) fn push_angles(&self, position: usize, table: &mut RopeTable) {
-        for frequency in &self.frequencies {
-            let (sin, cos) = (position as f64 * frequency).sin_cos();
-            table.cos.push(cos as f32);
-            table.sin.push(sin as f32);
-        }
-    }
-}
-
-/// Cosines and sines of the positions of a batch: `[n_row, head_dim / 2]` each.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct RopeTable {
-    cos: Vec<f32>,
-    sin: Vec<f32>,
-}
-
-impl RopeTable {
-    /// Rotates every head of one row: heads `[n_head, head_dim]`.
-    pub(in crate::engine) fn rotate(&self, row: usize, head_dim: usize, heads: &mut [f32]) {
-        let half = head_dim / 2;
-        let angles = row * half..(row + 1) * half;
-        let (cos, sin) = (&self.cos[angles.clone()], &self.sin[angles]);
-        for head in heads.chunks_exact_mut(head_dim) {
-            let (low, high) = head.split_at_mut(half);
-            for i in 0..half {
-                let (a, b) = (low[i], high[i]);
-                low[i] = a * cos[i] - b * sin[i];
-                high[i] = b * cos[i] + a * sin[i];
-            }
-        }
-    }
 }
 
 /// `ln Σ e^logit`, so that `logits[i] − log_sum_exp` is a log-probability. Sums in f64.
@@ -188,33 +152,27 @@ mod tests {
     }
 
     #[test]
-    fn rope_turns_pairs_by_position_and_keeps_lengths() {
-        let mut table = RopeTable::default();
-        let rope = Rope::new(4, 100.0, RopeScaling::Default);
-        rope.push_angles(0, &mut table);
-        rope.push_angles(3, &mut table);
-        let mut head = [1.0, 2.0, 3.0, 4.0];
-        table.rotate(0, 4, &mut head);
-        assert_eq!(head, [1.0, 2.0, 3.0, 4.0]);
-        table.rotate(1, 4, &mut head);
-        let (first, second) = (3.0_f32, 0.3_f32);
-        let expected = [
-            first.cos() - 3.0 * first.sin(),
-            2.0 * second.cos() - 4.0 * second.sin(),
-            3.0 * first.cos() + first.sin(),
-            4.0 * second.cos() + 2.0 * second.sin(),
-        ];
-        head.iter().zip(expected).for_each(|(a, b)| assert!((a - b).abs() < 1e-6, "{a} {b}"));
+    fn gates_multiply_by_their_activation() {
+        let gate_up: Vec<f32> = (0..400).map(|i| (i as f32 - 200.0) / 17.0).collect();
+        let (mut silu, mut gelu) = (vec![0.0; 200], vec![0.0; 200]);
+        silu_gate(&gate_up, 100, &mut silu);
+        gelu_gate(&gate_up, 100, &mut gelu);
+        for (index, (silu, gelu)) in silu.iter().zip(&gelu).enumerate() {
+            let at = index / 100 * 200 + index % 100;
+            let (x, up) = (f64::from(gate_up[at]), f64::from(gate_up[at + 100]));
+            let tanh = ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh();
+            assert!((f64::from(*silu) - up * x / (1.0 + (-x).exp())).abs() < 1e-5, "silu({x})");
+            assert!((f64::from(*gelu) - up * x / 2.0 * (1.0 + tanh)).abs() < 1e-5, "gelu({x})");
+        }
     }
 
     #[test]
-    fn rope_scalings_stretch_as_defined() {
-        let plain = Rope::new(64, 10_000.0, RopeScaling::Default).frequencies;
-        let linear = Rope::new(64, 10_000.0, RopeScaling::Linear { factor: 4.0 }).frequencies;
-        let ntk = Rope::new(64, 10_000.0, RopeScaling::Ntk { factor: 4.0 }).frequencies;
-        assert!(plain.iter().zip(&linear).all(|(a, b)| (a / 4.0 - b).abs() < 1e-15));
-        assert_eq!(ntk[0], 1.0, "the fastest dimension is not touched");
-        assert!((ntk[31] - plain[31] / 4.0).abs() < 1e-12, "the slowest is stretched by the factor");
+    fn heads_are_normed_one_by_one() {
+        let mut heads: Vec<f32> = (0..12).map(|i| i as f32 - 3.5).collect();
+        let (weight, mut expected) = ([0.5, 1.0, 2.0, -1.0], vec![0.0; 12]);
+        rms_norm(&heads, &weight, 1e-6, &mut expected);
+        rms_norm_heads(&mut heads, &weight, 1e-6);
+        assert_eq!(heads, expected);
     }
 
     #[test]

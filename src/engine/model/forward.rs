@@ -1,129 +1,21 @@
-//! A decoder-only transformer: its weights and one forward pass over rows of several sequences.
-//!
-//! ```text
-//! ids ─▶ embedding ─▶ n_layer × [ norm ─▶ q,k,v ─▶ rope ─▶ cache ─▶ attention ─▶ out ─▶ + ─▶ norm ─▶ gate·up ─▶ down ─▶ + ] ─▶ norm ─▶ logits
-//! ```
-
-use std::path::Path;
+//! One forward pass over rows of several sequences.
 
 use rayon::prelude::*;
 
-use crate::engine::config::ModelConfig;
-use crate::engine::error::EngineError;
-use crate::engine::gguf::GgufMetadata;
+use crate::engine::config::Activation;
 use crate::engine::kernels::{AttentionJob, Kernel, PackedMatrix};
 use crate::engine::kv_cache::{BlockTable, PagedCache, StoredRows, WriteRows};
-use crate::engine::ops::{self, Rope, RopeTable};
+use crate::engine::model::{Layer, Model};
+use crate::engine::ops;
+use crate::engine::rope::{RopeTable, RopeTables, Ropes};
 use crate::engine::threads::Pool;
-use crate::engine::weights::{RowOrder, Weights, WeightsError};
-
-/// A loaded model. Weights are BF16 whatever the file held, so that only the KV cache differs between arms.
-pub struct Model {
-    config: ModelConfig,
-    metadata: Option<GgufMetadata>,
-    weights_hash: String,
-    /// `[vocab, hidden]`, the output layer too when tied.
-    embedding: PackedMatrix,
-    layers: Vec<Layer>,
-    /// `[hidden]`.
-    final_norm: Vec<f32>,
-    /// `[vocab, hidden]`.
-    output: Option<PackedMatrix>,
-}
-
-struct Layer {
-    /// `[hidden]`.
-    attention_norm: Vec<f32>,
-    /// `[(n_head + 2 · n_kv_head) · head_dim, hidden]`: rows of Q, then K, then V.
-    qkv: PackedMatrix,
-    /// `[hidden, n_head · head_dim]`.
-    attention_out: PackedMatrix,
-    /// `[hidden]`.
-    mlp_norm: Vec<f32>,
-    /// `[2 · intermediate, hidden]`: rows of gate, then up.
-    gate_up: PackedMatrix,
-    /// `[hidden, intermediate]`.
-    down: PackedMatrix,
-}
-
-impl Model {
-    /// Loads a `.gguf` file or a Hugging Face folder.
-    pub fn load(path: &Path) -> Result<Self, EngineError> {
-        let weights = Weights::open(path)?;
-        let (weights_hash, parts) = rayon::join(|| weights.hash(), || Self::pack(&weights));
-        let (embedding, layers, final_norm, output) = parts?;
-        let Weights { config, metadata, .. } = weights;
-        Ok(Self { config, metadata, weights_hash, embedding, layers, final_norm, output })
-    }
-
-    #[expect(clippy::type_complexity, reason = "the four parts of a model, named where they are taken apart")]
-    fn pack(weights: &Weights) -> Result<(PackedMatrix, Vec<Layer>, Vec<f32>, Option<PackedMatrix>), WeightsError> {
-        let config = &weights.config;
-        let vocabulary = [config.vocab_size, config.hidden_size];
-        let table = |name: &str| -> Result<PackedMatrix, WeightsError> {
-            let rows = weights.matrix(name, vocabulary, RowOrder::Plain)?;
-            Ok(PackedMatrix::pack(config.vocab_size, config.hidden_size, &rows))
-        };
-        let embedding = table("model.embed_tokens.weight")?;
-        let layers = (0..config.n_layer()).into_par_iter().map(|layer| Layer::pack(weights, layer));
-        let layers = layers.collect::<Result<_, _>>()?;
-        let final_norm = weights.vector("model.norm.weight", config.hidden_size)?;
-        let output = if config.tied_embeddings { None } else { Some(table("lm_head.weight")?) };
-        Ok((embedding, layers, final_norm, output))
-    }
-
-    /// Dimensions and constants.
-    pub fn config(&self) -> &ModelConfig {
-        &self.config
-    }
-
-    /// Metadata of a GGUF file, tokenizer and chat template included; `None` for a folder.
-    pub fn metadata(&self) -> Option<&GgufMetadata> {
-        self.metadata.as_ref()
-    }
-
-    /// BLAKE3 of the weight files' bytes, in hex.
-    pub fn weights_hash(&self) -> String {
-        self.weights_hash.clone()
-    }
-}
-
-impl Layer {
-    fn pack(weights: &Weights, layer: usize) -> Result<Self, WeightsError> {
-        let config = &weights.config;
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-        let (q_width, kv_width) = (config.n_head * config.head_dim, config.n_kv_head * config.head_dim);
-        let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
-        let matrix = |part: &str, n_out, n_in| weights.matrix(&name(part), [n_out, n_in], RowOrder::Plain);
-        let heads = |part: &str, n_out| {
-            let order = RowOrder::InterleavedHeads { head_dim: config.head_dim };
-            weights.matrix(&name(part), [n_out, hidden], order)
-        };
-
-        let mut qkv = heads("self_attn.q_proj", q_width)?;
-        qkv.extend(heads("self_attn.k_proj", kv_width)?);
-        qkv.extend(matrix("self_attn.v_proj", kv_width, hidden)?);
-        let mut gate_up = matrix("mlp.gate_proj", inner, hidden)?;
-        gate_up.extend(matrix("mlp.up_proj", inner, hidden)?);
-        let attention_out = matrix("self_attn.o_proj", hidden, q_width)?;
-        let down = matrix("mlp.down_proj", hidden, inner)?;
-        Ok(Self {
-            attention_norm: weights.vector(&name("input_layernorm"), hidden)?,
-            qkv: PackedMatrix::pack(q_width + 2 * kv_width, hidden, &qkv),
-            attention_out: PackedMatrix::pack(hidden, q_width, &attention_out),
-            mlp_norm: weights.vector(&name("post_attention_layernorm"), hidden)?,
-            gate_up: PackedMatrix::pack(2 * inner, hidden, &gate_up),
-            down: PackedMatrix::pack(hidden, inner, &down),
-        })
-    }
-}
 
 /// Consecutive tokens of one sequence inside a batch; their blocks are reserved.
 pub(in crate::engine) struct Span<'a> {
     /// The sequence's blocks.
     pub(in crate::engine) table: &'a BlockTable,
     /// Angles of the sequence.
-    pub(in crate::engine) rope: &'a Rope,
+    pub(in crate::engine) rope: &'a Ropes,
     /// Absolute position of the first id.
     pub(in crate::engine) first_position: usize,
     /// Token ids, each below the vocabulary size.
@@ -142,7 +34,12 @@ pub(in crate::engine) struct Forward<'a> {
     pub(in crate::engine) model: &'a Model,
     pub(in crate::engine) kernel: &'a dyn Kernel,
     pub(in crate::engine) pool: &'a Pool,
+    /// Planted: what is added to every [`KEY_BIAS_STRIDE`]th dimension of K, one number per layer; empty for none.
+    pub(in crate::engine) key_bias: &'a [f32],
 }
+
+/// A large bias sits in few dimensions of real models; this many of a head of 64 or 128 are enough to set a coarse scale.
+const KEY_BIAS_STRIDE: usize = 8;
 
 /// Rows of plain arithmetic worth handing to another thread; a decode step stays on one.
 const ROWS_PER_TASK: usize = 32;
@@ -159,7 +56,10 @@ impl Forward<'_> {
         let mut x = vec![0.0; n_row * hidden];
         let ids = spans.iter().flat_map(|span| span.ids);
         ids.zip(x.chunks_exact_mut(hidden)).for_each(|(id, row)| model.embedding.unpack_row(*id as usize, row));
-        let mut angles = RopeTable::default();
+        if let Some(scale) = config.embedding_scale {
+            x.iter_mut().for_each(|value| *value *= scale);
+        }
+        let mut angles = RopeTables::default();
         for span in spans {
             (0..span.ids.len()).for_each(|i| span.rope.push_angles(span.first_position + i, &mut angles));
         }
@@ -173,15 +73,19 @@ impl Forward<'_> {
         for (index, layer) in model.layers.iter().enumerate() {
             self.norm(&x, &layer.attention_norm, &mut normed);
             self.matmul(&normed, n_row, &layer.qkv, &mut qkv);
-            self.store_and_attend(index, spans, &angles, &mut qkv, cache, &mut attended);
+            let layer_angles = angles.of(config.layers[index].rope);
+            self.store_and_attend(index, spans, layer_angles, &mut qkv, cache, &mut attended);
             self.matmul(&attended, n_row, &layer.attention_out, &mut delta);
-            ops::add(&mut x, &delta);
+            if let Some(bias) = &layer.out_bias {
+                delta.chunks_exact_mut(hidden).for_each(|row| ops::add(row, bias));
+            }
+            self.add_normed(&mut x, &delta, layer.post_attention_norm.as_deref(), &mut normed);
 
             self.norm(&x, &layer.mlp_norm, &mut normed);
             self.matmul(&normed, n_row, &layer.gate_up, &mut gate_up);
             self.gate(&gate_up, &mut gated);
             self.matmul(&gated, n_row, &layer.down, &mut delta);
-            ops::add(&mut x, &delta);
+            self.add_normed(&mut x, &delta, layer.post_mlp_norm.as_deref(), &mut normed);
             if !x.iter().all(|value| value.is_finite()) {
                 return Err(NotFinite { layer: index });
             }
@@ -210,10 +114,25 @@ impl Forward<'_> {
         self.in_row_blocks(x, width, out, width, |x, out| ops::rms_norm(x, weight, eps, out));
     }
 
-    /// `silu(gate) · up`: gate_up `[n_row, 2 · intermediate]` → out `[n_row, intermediate]`.
+    /// `x += delta`, normed first where the model does so; `normed` is room for that.
+    fn add_normed(&self, x: &mut [f32], delta: &[f32], weight: Option<&[f32]>, normed: &mut [f32]) {
+        match weight {
+            None => ops::add(x, delta),
+            Some(weight) => {
+                self.norm(delta, weight, normed);
+                ops::add(x, normed);
+            }
+        }
+    }
+
+    /// `activation(gate) · up`: gate_up `[n_row, 2 · intermediate]` → out `[n_row, intermediate]`.
     fn gate(&self, gate_up: &[f32], out: &mut [f32]) {
         let inner = self.model.config.intermediate_size;
-        self.in_row_blocks(gate_up, 2 * inner, out, inner, |gate_up, out| ops::silu_gate(gate_up, inner, out));
+        let gate = match self.model.config.activation {
+            Activation::Silu => ops::silu_gate,
+            Activation::GeluTanh => ops::gelu_gate,
+        };
+        self.in_row_blocks(gate_up, 2 * inner, out, inner, |gate_up, out| gate(gate_up, inner, out));
     }
 
     /// Applies `work` to blocks of rows, on all threads where there are enough rows to share.
@@ -243,7 +162,7 @@ impl Forward<'_> {
         &self,
         layer: usize,
         spans: &[Span<'_>],
-        angles: &RopeTable,
+        angles: Option<&RopeTable>,
         qkv: &mut [f32],
         cache: &mut PagedCache,
         attended: &mut [f32],
@@ -253,7 +172,7 @@ impl Forward<'_> {
         let (q_width, kv_width) = (config.n_head * head_dim, config.n_kv_head * head_dim);
         let stride = q_width + 2 * kv_width;
         for (row, values) in qkv.chunks_exact_mut(stride).enumerate() {
-            angles.rotate(row, head_dim, &mut values[..q_width + kv_width]);
+            self.finish_row(layer, row, angles, values);
         }
         let mut first_row = 0;
         for span in spans {
@@ -279,6 +198,28 @@ impl Forward<'_> {
         });
     }
 
+    /// What happens to one row `[q | k | v]` between the projection and the cache: bias, norm per head, RoPE.
+    fn finish_row(&self, layer: usize, row: usize, angles: Option<&RopeTable>, values: &mut [f32]) {
+        let config = &self.model.config;
+        let (q_width, kv_width) = (config.n_head * config.head_dim, config.n_kv_head * config.head_dim);
+        let Layer { qkv_bias, head_norms, .. } = &self.model.layers[layer];
+        if let Some(bias) = qkv_bias {
+            ops::add(values, bias);
+        }
+        let (q, k) = values[..q_width + kv_width].split_at_mut(q_width);
+        if let Some([q_norm, k_norm]) = head_norms {
+            ops::rms_norm_heads(q, q_norm, config.rms_norm_eps);
+            ops::rms_norm_heads(k, k_norm, config.rms_norm_eps);
+        }
+        if let Some(magnitude) = self.key_bias.get(layer).filter(|magnitude| **magnitude != 0.0) {
+            let heads = k.chunks_exact_mut(config.head_dim);
+            heads.for_each(|head| head.iter_mut().step_by(KEY_BIAS_STRIDE).for_each(|value| *value += magnitude));
+        }
+        if let Some(angles) = angles {
+            angles.rotate(row, config.head_dim, &mut values[..q_width + kv_width]);
+        }
+    }
+
     /// q, out: as laid out by [`for_each_head_row`]; one job per span and KV head.
     fn attend(&self, layer: usize, spans: &[Span<'_>], cache: &PagedCache, q: &[f32], out: &mut [f32]) {
         let config = &self.model.config;
@@ -300,7 +241,7 @@ impl Forward<'_> {
                 first_position: span.first_position,
                 group: config.group(),
                 head_dim: config.head_dim,
-                scale: 1.0 / (config.head_dim as f32).sqrt(),
+                scale: config.attention_scale,
                 window: config.layers[layer].window,
             });
         }

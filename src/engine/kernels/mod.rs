@@ -13,6 +13,7 @@ pub mod decode;
 mod geometry;
 mod packed;
 mod portable;
+mod prefetch;
 mod reference;
 mod rounding;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 pub use self::geometry::positions_per_task;
 pub use self::packed::{PackedMatrix, TileLine};
+pub use self::prefetch::prefetch;
 pub use self::rounding::{bf16_to_f32, f32_to_bf16};
 
 /// Keys per attention block, aligned to absolute positions.
@@ -39,6 +41,9 @@ pub trait KvRows: Sync {
 
     /// Decodes positions `start..start + n` to BF16 bit patterns: k, v `[n, head_dim]`.
     fn decode_bf16(&self, start: usize, n: usize, k: &mut [u16], v: &mut [u16]);
+
+    /// Says that positions `start..start + n` are about to be decoded, so that they can be on their way from memory.
+    fn prefetch(&self, _start: usize, _n: usize) {}
 }
 
 /// Attention of consecutive query positions of one sequence over one KV head.

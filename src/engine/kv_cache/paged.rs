@@ -4,7 +4,7 @@
 //! `[layer][kv_head][K, V][16][row_bytes]`. A full block never changes again, so forks share it for free; a partly filled
 //! one is copied by whoever writes into it first.
 
-use crate::engine::kernels::KvRows;
+use crate::engine::kernels::{KvRows, prefetch};
 use crate::engine::kv_cache::codec::KvCodec;
 use crate::engine::kv_cache::scales::KvScales;
 
@@ -258,6 +258,13 @@ impl StoredRows<'_> {
 }
 
 impl KvRows for StoredRows<'_> {
+    fn prefetch(&self, start: usize, n: usize) {
+        self.for_each_run(start, n, |packed_k, packed_v, _| {
+            prefetch(packed_k);
+            prefetch(packed_v);
+        });
+    }
+
     fn decode_f32(&self, start: usize, n: usize, k: &mut [f32], v: &mut [f32]) {
         let (codec, head_dim) = (self.cache.codec, self.cache.shape.head_dim);
         let (k_scale, v_scale) = (self.cache.scales.k(self.layer), self.cache.scales.v(self.layer));

@@ -96,7 +96,11 @@ fn attend_tile(job: &mut AttentionJob<'_>, tile: &QueryTile, first: usize, scrat
         scale: job.scale * std::f32::consts::LOG2_E,
     };
     prepare(scratch, &job.q[span.clone()], &shape);
-    for block in tile.blocks() {
+    let mut blocks = tile.blocks().peekable();
+    while let Some(block) = blocks.next() {
+        if let Some(next) = blocks.peek() {
+            job.kv.prefetch(next.start, next.n_key);
+        }
         let n_decoded = block.n_key * head_dim;
         job.kv.decode_bf16(block.start, block.n_key, &mut scratch.k[..n_decoded], &mut scratch.v[..n_decoded]);
         pack_keys(&scratch.k[..n_decoded], head_dim, shape.n_in / 2, &mut scratch.k_pairs);

@@ -13,6 +13,7 @@ mod avx512_blocks;
 mod codes;
 mod key_block;
 mod lanes;
+mod prefetch;
 mod tiles;
 
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
@@ -22,6 +23,7 @@ pub(super) use self::amx::ENTRY as AMX;
 pub(super) use self::amx::emulated as emulated_amx;
 pub(super) use self::avx2::ENTRY as AVX2;
 pub(super) use self::avx512::ENTRY as AVX512;
+pub(super) use self::prefetch::prefetch;
 
 /// Proof of AVX2 and FMA.
 #[derive(Clone, Copy)]

@@ -16,6 +16,7 @@ pub mod kv_cache;
 mod model;
 mod ops;
 mod options;
+mod rope;
 mod sequences;
 pub mod threads;
 mod weights;

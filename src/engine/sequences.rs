@@ -11,8 +11,9 @@ use crate::engine::kernels::{self, KEY_BLOCK, Kernel};
 use crate::engine::kv_cache::codec;
 use crate::engine::kv_cache::{BLOCK_TOKENS, BlockTable, CacheShape, KvScales, PagedCache};
 use crate::engine::model::{Forward, Model, NotFinite, Span};
-use crate::engine::ops::{self, Rope};
+use crate::engine::ops;
 use crate::engine::options::{EngineOptions, ResolvedEngine};
+use crate::engine::rope::Rope;
 use crate::engine::threads::Pool;
 
 /// Activations of a chunk take about 30 KiB per token of a small model; more rows bring no speed.

@@ -1,0 +1,67 @@
+//! From tensors to packed matrices.
+
+use std::path::Path;
+
+use rayon::prelude::*;
+
+use crate::engine::error::EngineError;
+use crate::engine::kernels::PackedMatrix;
+use crate::engine::model::{Layer, Model};
+use crate::engine::weights::{RowOrder, Weights, WeightsError};
+
+impl Model {
+    /// Loads a `.gguf` file or a Hugging Face folder.
+    pub fn load(path: &Path) -> Result<Self, EngineError> {
+        let weights = Weights::open(path)?;
+        let (weights_hash, parts) = rayon::join(|| weights.hash(), || Self::pack(&weights));
+        let (embedding, layers, final_norm, output) = parts?;
+        let Weights { config, metadata, .. } = weights;
+        Ok(Self { config, metadata, weights_hash, embedding, layers, final_norm, output })
+    }
+
+    #[expect(clippy::type_complexity, reason = "the four parts of a model, named where they are taken apart")]
+    fn pack(weights: &Weights) -> Result<(PackedMatrix, Vec<Layer>, Vec<f32>, Option<PackedMatrix>), WeightsError> {
+        let config = &weights.config;
+        let vocabulary = [config.vocab_size, config.hidden_size];
+        let table = |name: &str| -> Result<PackedMatrix, WeightsError> {
+            let rows = weights.matrix(name, vocabulary, RowOrder::Plain)?;
+            Ok(PackedMatrix::pack(config.vocab_size, config.hidden_size, &rows))
+        };
+        let embedding = table("model.embed_tokens.weight")?;
+        let layers = (0..config.n_layer()).into_par_iter().map(|layer| Layer::pack(weights, layer));
+        let layers = layers.collect::<Result<_, _>>()?;
+        let final_norm = weights.vector("model.norm.weight", config.hidden_size)?;
+        let output = if config.tied_embeddings { None } else { Some(table("lm_head.weight")?) };
+        Ok((embedding, layers, final_norm, output))
+    }
+}
+
+impl Layer {
+    fn pack(weights: &Weights, layer: usize) -> Result<Self, WeightsError> {
+        let config = &weights.config;
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let (q_width, kv_width) = (config.n_head * config.head_dim, config.n_kv_head * config.head_dim);
+        let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
+        let matrix = |part: &str, n_out, n_in| weights.matrix(&name(part), [n_out, n_in], RowOrder::Plain);
+        let heads = |part: &str, n_out| {
+            let order = RowOrder::InterleavedHeads { head_dim: config.head_dim };
+            weights.matrix(&name(part), [n_out, hidden], order)
+        };
+
+        let mut qkv = heads("self_attn.q_proj", q_width)?;
+        qkv.extend(heads("self_attn.k_proj", kv_width)?);
+        qkv.extend(matrix("self_attn.v_proj", kv_width, hidden)?);
+        let mut gate_up = matrix("mlp.gate_proj", inner, hidden)?;
+        gate_up.extend(matrix("mlp.up_proj", inner, hidden)?);
+        let attention_out = matrix("self_attn.o_proj", hidden, q_width)?;
+        let down = matrix("mlp.down_proj", hidden, inner)?;
+        Ok(Self {
+            attention_norm: weights.vector(&name("input_layernorm"), hidden)?,
+            qkv: PackedMatrix::pack(q_width + 2 * kv_width, hidden, &qkv),
+            attention_out: PackedMatrix::pack(hidden, q_width, &attention_out),
+            mlp_norm: weights.vector(&name("post_attention_layernorm"), hidden)?,
+            gate_up: PackedMatrix::pack(2 * inner, hidden, &gate_up),
+            down: PackedMatrix::pack(hidden, inner, &down),
+        })
+    }
+}

@@ -88,6 +88,13 @@ pub trait Kernel: Send + Sync {
     /// # Panics
     /// If `q` and `out` are not both `[n_position, group, head_dim]`.
     fn attend(&self, job: &mut AttentionJob<'_>);
+
+    /// The same for forks: jobs of one position, group, head size and scale and without a window, whose keys `0..n_shared` lie
+    /// in the same memory, so that a kernel may read them once. `n_shared` is a multiple of [`KEY_BLOCK`], and every query
+    /// comes after those keys. Same bits as [`Self::attend`].
+    fn attend_forks(&self, jobs: &mut [AttentionJob<'_>], _n_shared: usize) {
+        jobs.iter_mut().for_each(|job| self.attend(job));
+    }
 }
 
 /// A kernel that may exist on this machine.

@@ -103,7 +103,12 @@ thread_local! {
 }
 
 /// Looks codes up in the table times `scale`, rounded to BF16: 256 products instead of one per value.
-pub(in crate::engine::kv_cache) fn scaled_to_bf16(codes: &[u8], values: &'static [f32; 256], scale: f32, out: &mut [u16]) {
+pub(in crate::engine::kv_cache) fn scaled_to_bf16(
+    codes: &[u8],
+    values: &'static [f32; 256],
+    scale: f32,
+    out: &mut [u16],
+) {
     TABLES.with_borrow_mut(|tables| {
         let known = tables.iter().position(|table| table.is_of(values, scale));
         let index = known.unwrap_or_else(|| {

@@ -53,6 +53,14 @@ pub struct BlockTable {
     blocks: Vec<u32>,
 }
 
+impl BlockTable {
+    /// Positions from the first on whose blocks both tables hold.
+    pub fn n_shared(&self, other: &Self) -> usize {
+        let same = self.blocks.iter().zip(&other.blocks).take_while(|(own, others)| own == others);
+        same.count() * BLOCK_TOKENS
+    }
+}
+
 struct Block {
     bytes: Vec<u8>,
     n_reference: u32,
@@ -352,6 +360,7 @@ mod tests {
         assert_eq!(cache.n_free_block(), 3, "one copy, one new block");
         append(&mut cache, &mut first, 40..45, 0.25);
         assert_eq!(cache.n_free_block(), 3, "the tail is its owner's alone again");
+        assert_eq!((first.n_shared(&second), first.n_shared(&first)), (32, 48));
         check(&cache, &first, 0..40, 0.0);
         check(&cache, &second, 0..40, 0.0);
         check(&cache, &first, 40..45, 0.25);

@@ -2,12 +2,12 @@
 
 use rayon::prelude::*;
 
-use crate::engine::kernels::{AttentionJob, Kernel, PackedMatrix};
+use crate::engine::kernels::{AttentionJob, KEY_BLOCK, Kernel, PackedMatrix};
 use crate::engine::kv_cache::{BlockTable, PagedCache, StoredRows, WriteRows};
 use crate::engine::model::Model;
 use crate::engine::ops;
 use crate::engine::rope::{Rope, RopeTable};
-use crate::engine::threads::Pool;
+use crate::engine::threads::{Forks, Pool};
 
 /// Consecutive tokens of one sequence inside a batch; their blocks are reserved.
 pub(in crate::engine) struct Span<'a> {
@@ -170,7 +170,8 @@ impl Forward<'_> {
         });
     }
 
-    /// q, out: as laid out by [`for_each_head_row`]; one job per span and KV head.
+    /// q, out: as laid out by [`for_each_head_row`]; one job per span and KV head. Sequences that decode over a common past
+    /// go together.
     fn attend(&self, layer: usize, spans: &[Span<'_>], cache: &PagedCache, q: &[f32], out: &mut [f32]) {
         let config = &self.model.config;
         let heads = spans
@@ -195,8 +196,55 @@ impl Forward<'_> {
                 window: config.layers[layer].window,
             });
         }
-        self.pool.attend(self.kernel, jobs);
+        let families = if config.layers[layer].window.is_none() { families(spans) } else { Vec::new() };
+        if families.is_empty() {
+            return self.pool.attend(self.kernel, jobs);
+        }
+        let mut forks: Vec<Forks<'_>> = Vec::new();
+        for family in &families {
+            forks.extend((0..config.n_kv_head).map(|_| Forks { jobs: Vec::new(), n_shared: family.n_shared }));
+        }
+        for (index, job) in jobs.into_iter().enumerate() {
+            let (span, kv_head) = (index / config.n_kv_head, index % config.n_kv_head);
+            let family = families.iter().position(|family| family.spans.contains(&span)).unwrap_or_default();
+            forks[family * config.n_kv_head + kv_head].jobs.push(job);
+        }
+        self.pool.attend_forks(self.kernel, forks);
     }
+}
+
+/// Spans of one token over a common past.
+struct Family {
+    /// Indices of spans, ascending.
+    spans: Vec<usize>,
+    /// Positions that all of them share: whole key blocks before any of the tokens.
+    n_shared: usize,
+}
+
+/// Every span in one family; none at all unless all spans are one token and some share.
+fn families(spans: &[Span<'_>]) -> Vec<Family> {
+    let mut families: Vec<Family> = Vec::new();
+    if spans.len() < 2 || spans.iter().any(|span| span.ids.len() != 1) {
+        return families;
+    }
+    for (index, span) in spans.iter().enumerate() {
+        let n_shared = |family: &Family| {
+            let first = &spans[family.spans[0]];
+            let n_past = span.first_position.min(first.first_position);
+            first.table.n_shared(span.table).min(n_past).min(family.n_shared) / KEY_BLOCK * KEY_BLOCK
+        };
+        // A family that would lose more than half of what it shares is the wrong one.
+        let found = families.iter_mut().map(|family| (n_shared(family), family));
+        let found = found.filter(|(n_shared, family)| n_shared * 2 > family.n_shared.min(span.first_position));
+        match found.max_by_key(|(n_shared, _)| *n_shared) {
+            Some((n_shared, family)) => {
+                family.spans.push(index);
+                family.n_shared = n_shared;
+            }
+            None => families.push(Family { spans: vec![index], n_shared: span.first_position / KEY_BLOCK * KEY_BLOCK }),
+        }
+    }
+    if families.len() == spans.len() { Vec::new() } else { families }
 }
 
 /// Calls `each(index among all rows of all heads, batch row, kv_head)` in the order of the jobs' memory.

@@ -3,8 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx512, Vbmi};
 use super::lanes::round;
+use super::{Avx512, Vbmi};
 
 /// Codes of one table look-up.
 const LUT_STEP: usize = 32;

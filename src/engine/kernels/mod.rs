@@ -9,6 +9,9 @@
 //! 1. A file (in the folder of its architecture) with a type that implements [`Kernel`] and a `probe` for it.
 //! 2. A line in [`KERNELS`], best first. The contract tests, the CLI and the record read that table.
 
+// In tests everywhere, so that it is compiled and held to the contract without such a machine.
+#[cfg(any(target_arch = "aarch64", test))]
+mod aarch64;
 pub mod decode;
 mod geometry;
 mod packed;
@@ -113,6 +116,8 @@ pub static KERNELS: &[KernelEntry] = &[
     x86_64::AVX512,
     #[cfg(target_arch = "x86_64")]
     x86_64::AVX2,
+    #[cfg(target_arch = "aarch64")]
+    aarch64::NEON,
     portable::ENTRY,
     reference::ENTRY,
 ];

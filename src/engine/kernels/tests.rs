@@ -69,9 +69,11 @@ pub(in crate::engine) fn available() -> Vec<Arc<dyn Kernel>> {
     KERNELS.iter().filter_map(|entry| (entry.probe)().ok()).collect()
 }
 
-/// Every kernel of this machine, and the AMX loops on emulated tiles.
-fn under_test() -> Vec<Arc<dyn Kernel>> {
+/// Every kernel of this machine, the AMX loops on emulated tiles, and the NEON kernel, which is safe code.
+pub(in crate::engine) fn under_test() -> Vec<Arc<dyn Kernel>> {
     let mut kernels = available();
+    #[cfg(not(target_arch = "aarch64"))]
+    kernels.extend((aarch64::NEON.probe)());
     #[cfg(target_arch = "x86_64")]
     kernels.extend(x86_64::emulated_amx());
     kernels

@@ -1,5 +1,7 @@
 //! One forward pass over rows of several sequences.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rayon::prelude::*;
 
 use crate::engine::kernels::{AttentionJob, KEY_BLOCK, Kernel, PackedMatrix};
@@ -66,14 +68,13 @@ impl Forward<'_> {
             self.matmul(&normed, n_row, &layer.qkv, &mut qkv);
             self.store_and_attend(index, spans, &angles, &mut qkv, cache, &mut attended);
             self.matmul(&attended, n_row, &layer.attention_out, &mut delta);
-            ops::add(&mut x, &delta);
+            self.add(&mut x, &delta);
 
             self.norm(&x, &layer.mlp_norm, &mut normed);
             self.matmul(&normed, n_row, &layer.gate_up, &mut gate_up);
             self.gate(&gate_up, &mut gated);
             self.matmul(&gated, n_row, &layer.down, &mut delta);
-            ops::add(&mut x, &delta);
-            if !x.iter().all(|value| value.is_finite()) {
+            if !self.add(&mut x, &delta) {
                 return Err(NotFinite { layer: index });
             }
         }
@@ -143,9 +144,11 @@ impl Forward<'_> {
         let head_dim = config.head_dim;
         let (q_width, kv_width) = (config.n_head * head_dim, config.n_kv_head * head_dim);
         let stride = q_width + 2 * kv_width;
-        for (row, values) in qkv.chunks_exact_mut(stride).enumerate() {
-            angles.rotate(row, head_dim, &mut values[..q_width + kv_width]);
-        }
+        self.in_blocks_of_rows(qkv, stride, |first_row, rows| {
+            for (row, values) in (first_row..).zip(rows.chunks_exact_mut(stride)) {
+                angles.rotate(row, head_dim, &mut values[..q_width + kv_width]);
+            }
+        });
         let mut first_row = 0;
         for span in spans {
             let (k, v) = (&qkv[first_row * stride + q_width..], &qkv[first_row * stride + q_width + kv_width..]);
@@ -155,22 +158,47 @@ impl Forward<'_> {
         }
 
         // Queries of one KV head lie together in a job: [span][kv head][position][group, head_dim].
-        let group_width = config.group() * head_dim;
+        let (n_kv_head, group_width) = (config.n_kv_head, config.group() * head_dim);
+        let order = HeadOrder::new(spans, n_kv_head);
         let mut q = vec![0.0; attended.len()];
         let mut out = vec![0.0; attended.len()];
-        for_each_head_row(spans, config.n_kv_head, |index, row, kv_head| {
-            let source = row * stride + kv_head * group_width;
-            q[index * group_width..(index + 1) * group_width].copy_from_slice(&qkv[source..source + group_width]);
+        self.in_blocks_of_rows(&mut q, group_width, |first, rows| {
+            for (from, to) in order.rows_of_heads[first..].iter().zip(rows.chunks_exact_mut(group_width)) {
+                let (row, kv_head) = (from / n_kv_head, from % n_kv_head);
+                to.copy_from_slice(&qkv[row * stride + kv_head * group_width..][..group_width]);
+            }
         });
         self.attend(layer, spans, cache, &q, &mut out);
-        for_each_head_row(spans, config.n_kv_head, |index, row, kv_head| {
-            let target = row * q_width + kv_head * group_width;
-            let result = &out[index * group_width..(index + 1) * group_width];
-            attended[target..target + group_width].copy_from_slice(result);
+        self.in_blocks_of_rows(attended, group_width, |first, rows| {
+            for (from, to) in order.heads_of_rows[first..].iter().zip(rows.chunks_exact_mut(group_width)) {
+                to.copy_from_slice(&out[from * group_width..][..group_width]);
+            }
         });
     }
 
-    /// q, out: as laid out by [`for_each_head_row`]; one job per span and KV head. Sequences that decode over a common past
+    /// Applies `work(index of the first row, rows)` to blocks of rows, on all threads where there are enough to share.
+    fn in_blocks_of_rows(&self, rows: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+        if self.pool.n_threads() == 1 || rows.len() <= ROWS_PER_TASK * width {
+            return work(0, rows);
+        }
+        let blocks = rows.par_chunks_mut(ROWS_PER_TASK * width).enumerate();
+        self.pool.run(|| blocks.for_each(|(block, rows)| work(block * ROWS_PER_TASK, rows)));
+    }
+
+    /// `x += delta`; whether all sums are numbers.
+    fn add(&self, x: &mut [f32], delta: &[f32]) -> bool {
+        let width = self.model.config.hidden_size;
+        let finite = AtomicBool::new(true);
+        self.in_blocks_of_rows(x, width, |first, rows| {
+            ops::add(rows, &delta[first * width..]);
+            if !rows.iter().fold(true, |finite, value| finite & value.is_finite()) {
+                finite.store(false, Ordering::Relaxed);
+            }
+        });
+        finite.into_inner()
+    }
+
+    /// q, out: as laid out by [`HeadOrder`]; one job per span and KV head. Sequences that decode over a common past
     /// go together.
     fn attend(&self, layer: usize, spans: &[Span<'_>], cache: &PagedCache, q: &[f32], out: &mut [f32]) {
         let config = &self.model.config;
@@ -247,16 +275,27 @@ fn families(spans: &[Span<'_>]) -> Vec<Family> {
     if families.len() == spans.len() { Vec::new() } else { families }
 }
 
-/// Calls `each(index among all rows of all heads, batch row, kv_head)` in the order of the jobs' memory.
-fn for_each_head_row(spans: &[Span<'_>], n_kv_head: usize, mut each: impl FnMut(usize, usize, usize)) {
-    let (mut index, mut first_row) = (0, 0);
-    for span in spans {
-        for kv_head in 0..n_kv_head {
-            for row in first_row..first_row + span.ids.len() {
-                each(index, row, kv_head);
-                index += 1;
-            }
+/// Where a group of query heads stands in a batch `[row][kv head]` and in the memory of the jobs
+/// `[span][kv head][position]`.
+struct HeadOrder {
+    /// In the order of the jobs: place in the batch.
+    rows_of_heads: Vec<usize>,
+    /// In the order of the batch: place among the jobs.
+    heads_of_rows: Vec<usize>,
+}
+
+impl HeadOrder {
+    fn new(spans: &[Span<'_>], n_kv_head: usize) -> Self {
+        let mut rows_of_heads = Vec::new();
+        let mut first_row = 0;
+        for span in spans {
+            let rows = first_row..first_row + span.ids.len();
+            first_row = rows.end;
+            let places = (0..n_kv_head).flat_map(|kv_head| rows.clone().map(move |row| row * n_kv_head + kv_head));
+            rows_of_heads.extend(places);
         }
-        first_row += span.ids.len();
+        let mut heads_of_rows = vec![0; rows_of_heads.len()];
+        rows_of_heads.iter().enumerate().for_each(|(index, place)| heads_of_rows[*place] = index);
+        Self { rows_of_heads, heads_of_rows }
     }
 }

@@ -103,7 +103,11 @@ fn attend_tile(
     };
     vectors.round_to_tiles(&job.q[span.clone()], head_dim, shape.n_block, &mut scratch.q);
     prepare(scratch, n_row, &shape);
-    for block in tile.blocks() {
+    let mut blocks = tile.blocks().peekable();
+    while let Some(block) = blocks.next() {
+        if let Some(next) = blocks.peek() {
+            job.kv.prefetch(next.start, next.n_key);
+        }
         let n_decoded = block.n_key * head_dim;
         job.kv.decode_bf16(block.start, block.n_key, &mut scratch.k[..n_decoded], &mut scratch.v[..n_decoded]);
         vectors.keys_to_tiles(&scratch.k[..n_decoded], head_dim, &mut scratch.k_lines);

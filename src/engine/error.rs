@@ -36,6 +36,14 @@ pub enum EngineError {
         /// The bound.
         most: usize,
     },
+    /// A fault planted in a layer that is not there.
+    #[error("fault in layer {layer}: the model has {n_layer} layers, counted from 0")]
+    FaultLayer {
+        /// As asked for.
+        layer: usize,
+        /// Of the model.
+        n_layer: usize,
+    },
     /// A budget that does not hold one sequence of the model's trained length.
     #[error(
         "KV cache memory of {budget} bytes is too small for one sequence of {tokens} tokens in {dtype}: {needed} bytes needed"

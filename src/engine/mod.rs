@@ -21,7 +21,7 @@ mod sequences;
 pub mod threads;
 mod weights;
 
-pub use config::{ModelConfig, RopeScaling};
+pub use config::{LayerConfig, LayerRope, ModelConfig, RopeScaling};
 pub use error::EngineError;
 pub use gguf::GgufMetadata;
 pub use kv_cache::codec::{CODECS, KvCodec, known_dtypes};

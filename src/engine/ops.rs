@@ -51,11 +51,31 @@ fn exp(x: f32) -> f32 {
 
 /// `silu(gate) · up`: gate_up `[n_row, 2, width]` → out `[n_row, width]`, silu(x) = x / (1 + e⁻ˣ).
 pub(in crate::engine) fn silu_gate(gate_up: &[f32], width: usize, out: &mut [f32]) {
+    gate(gate_up, width, out, |gate| gate / (1.0 + exp(-gate)));
+}
+
+/// `gelu(gate) · up`, shapes as in [`silu_gate`], gelu(x) = x/2 · (1 + tanh u) with u = √(2/π) · (x + 0.044715 x³).
+/// Hendrycks & Gimpel 2016. As (1 + tanh u)/2 = 1 / (1 + e⁻²ᵘ), it needs one exponential.
+pub(in crate::engine) fn gelu_gate(gate_up: &[f32], width: usize, out: &mut [f32]) {
+    const TWICE_ROOT: f32 = 1.595_769_1;
+    gate(gate_up, width, out, |gate| gate / (1.0 + exp(-TWICE_ROOT * (gate + 0.044_715 * gate * gate * gate))));
+}
+
+#[inline(always)]
+fn gate(gate_up: &[f32], width: usize, out: &mut [f32], activation: impl Fn(f32) -> f32) {
     for (pair, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
         let (gate, up) = pair.split_at(width);
         for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-            *out = gate / (1.0 + exp(-gate)) * up;
+            *out = activation(*gate) * up;
         }
+    }
+}
+
+/// [`rms_norm`] of every head of one row, in place: heads `[n_head, weight.len()]`.
+pub(in crate::engine) fn rms_norm_heads(heads: &mut [f32], weight: &[f32], eps: f32) {
+    for head in heads.chunks_exact_mut(weight.len()) {
+        let factor = 1.0 / (sum_of_squares(head) / weight.len() as f32 + eps).sqrt();
+        head.iter_mut().zip(weight).for_each(|(value, weight)| *value = *value * factor * weight);
     }
 }
 
@@ -129,6 +149,30 @@ mod tests {
                 assert!((f64::from(*out) - expected).abs() < 1e-5, "{out} {expected}");
             }
         }
+    }
+
+    #[test]
+    fn gates_multiply_by_their_activation() {
+        let gate_up: Vec<f32> = (0..400).map(|i| (i as f32 - 200.0) / 17.0).collect();
+        let (mut silu, mut gelu) = (vec![0.0; 200], vec![0.0; 200]);
+        silu_gate(&gate_up, 100, &mut silu);
+        gelu_gate(&gate_up, 100, &mut gelu);
+        for (index, (silu, gelu)) in silu.iter().zip(&gelu).enumerate() {
+            let at = index / 100 * 200 + index % 100;
+            let (x, up) = (f64::from(gate_up[at]), f64::from(gate_up[at + 100]));
+            let tanh = ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh();
+            assert!((f64::from(*silu) - up * x / (1.0 + (-x).exp())).abs() < 1e-5, "silu({x})");
+            assert!((f64::from(*gelu) - up * x / 2.0 * (1.0 + tanh)).abs() < 1e-5, "gelu({x})");
+        }
+    }
+
+    #[test]
+    fn heads_are_normed_one_by_one() {
+        let mut heads: Vec<f32> = (0..12).map(|i| i as f32 - 3.5).collect();
+        let (weight, mut expected) = ([0.5, 1.0, 2.0, -1.0], vec![0.0; 12]);
+        rms_norm(&heads, &weight, 1e-6, &mut expected);
+        rms_norm_heads(&mut heads, &weight, 1e-6);
+        assert_eq!(heads, expected);
     }
 
     #[test]

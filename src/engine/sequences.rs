@@ -12,8 +12,8 @@ use crate::engine::kv_cache::codec;
 use crate::engine::kv_cache::{BLOCK_TOKENS, BlockTable, CacheShape, KvScales, PagedCache};
 use crate::engine::model::{Forward, Model, NotFinite, Span};
 use crate::engine::ops;
-use crate::engine::options::{EngineOptions, ResolvedEngine};
-use crate::engine::rope::Rope;
+use crate::engine::options::{EngineOptions, Fault, ResolvedEngine};
+use crate::engine::rope::Ropes;
 use crate::engine::threads::Pool;
 
 /// Activations of a chunk take about 30 KiB per token of a small model; more rows bring no speed.
@@ -41,7 +41,7 @@ pub struct TokenLogprob {
 struct Sequence {
     table: BlockTable,
     position: usize,
-    rope: Arc<Rope>,
+    rope: Arc<Ropes>,
     /// Hidden state after the last id `[hidden]`; empty before the first.
     last_hidden: Vec<f32>,
 }
@@ -53,6 +53,8 @@ pub struct Engine {
     pool: Pool,
     cache: PagedCache,
     prefill_chunk: usize,
+    /// Added to K, per layer; empty when nothing is planted.
+    key_bias: Vec<f32>,
     resolved: ResolvedEngine,
     sequences: BTreeMap<SequenceId, Sequence>,
     n_started: u64,
@@ -90,9 +92,10 @@ impl Engine {
             n_block: cache.n_block(),
             n_token: cache.n_block() * BLOCK_TOKENS,
         };
+        let key_bias = key_bias(&options.faults, config.n_layer())?;
         let pool = Pool::new(options.threads)?;
         let sequences = BTreeMap::new();
-        Ok(Self { model, kernel, pool, cache, prefill_chunk: chunk, resolved, sequences, n_started: 0 })
+        Ok(Self { model, kernel, pool, cache, prefill_chunk: chunk, key_bias, resolved, sequences, n_started: 0 })
     }
 
     /// The model.
@@ -110,12 +113,10 @@ impl Engine {
         self.cache.n_free_block()
     }
 
-    /// An empty sequence. [`RopeScaling::Default`] keeps the model's own scaling, any other replaces it.
+    /// An empty sequence. [`RopeScaling::Default`] keeps the model's own scaling, any other replaces it; layers with a
+    /// window and angles of their own keep these.
     pub fn start(&mut self, rope: RopeScaling) -> Result<SequenceId, EngineError> {
-        rope.validate()?;
-        let config = self.model.config();
-        let scaling = if rope == RopeScaling::Default { config.rope_scaling } else { rope };
-        let rope = Arc::new(Rope::new(config.head_dim, config.rope_theta, scaling));
+        let rope = Arc::new(Ropes::new(self.model.config(), rope)?);
         Ok(self.insert(Sequence { table: BlockTable::default(), position: 0, rope, last_hidden: Vec::new() }))
     }
 
@@ -254,7 +255,7 @@ impl Engine {
             let Sequence { table, rope, position, .. } = sequence;
             spans.push(Span { table, rope, first_position: *position, ids });
         }
-        let forward = Forward { model: &self.model, kernel: &*self.kernel, pool: &self.pool };
+        let forward = Forward { model: &self.model, kernel: &*self.kernel, pool: &self.pool, key_bias: &self.key_bias };
         let first_position = spans.first().map_or(0, |span| span.first_position);
         let hidden = self.pool.run(|| forward.run(&spans, &mut self.cache));
         let hidden = hidden.map_err(|error| self.not_finite(error, first_position))?;
@@ -269,7 +270,7 @@ impl Engine {
     }
 
     fn logits(&self, id: SequenceId, hidden: &[f32]) -> Result<Vec<f32>, EngineError> {
-        let forward = Forward { model: &self.model, kernel: &*self.kernel, pool: &self.pool };
+        let forward = Forward { model: &self.model, kernel: &*self.kernel, pool: &self.pool, key_bias: &self.key_bias };
         let position = self.position(id).saturating_sub(1);
         self.pool.run(|| forward.logits(hidden)).map_err(|error| self.not_finite(error, position))
     }
@@ -279,6 +280,20 @@ impl Engine {
         let place = if is_output { "the output layer".into() } else { format!("layer {}", error.layer) };
         EngineError::NotFinite { place, position }
     }
+}
+
+/// The sum of all planted key biases of each layer; empty when there are none.
+fn key_bias(faults: &[Fault], n_layer: usize) -> Result<Vec<f32>, EngineError> {
+    let mut biases = Vec::new();
+    for fault in faults {
+        let Fault::KeyBias { layer, magnitude } = *fault else { continue };
+        biases.resize(n_layer, 0.0);
+        match layer {
+            None => biases.iter_mut().for_each(|bias| *bias += magnitude),
+            Some(layer) => *biases.get_mut(layer).ok_or(EngineError::FaultLayer { layer, n_layer })? += magnitude,
+        }
+    }
+    Ok(biases)
 }
 
 /// Bytes of memory of this machine: fixed, unlike what happens to be free, so that two runs report one capacity.

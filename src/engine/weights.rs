@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
-use crate::engine::config::{ConfigError, ModelConfig};
+use crate::engine::config::{ConfigError, Family, GgufTensorFacts, ModelConfig};
 use crate::engine::dequant::TensorType;
 use crate::engine::gguf::{self, GgufError, GgufMetadata};
-use crate::engine::kernels::bf16_to_f32;
+use crate::engine::kernels::{bf16_to_f32, f32_to_bf16};
 
 /// Real ones are a few KiB.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
@@ -85,6 +85,14 @@ pub enum WeightsError {
         /// As needed.
         expected: Vec<usize>,
     },
+    /// A tensor that the configuration has no place for: the model would be computed without it.
+    #[error("{}: tensor `{tensor}` is there, but the configuration describes a model without it", path.display())]
+    Unexpected {
+        /// Which file or folder.
+        path: PathBuf,
+        /// As this format names it.
+        tensor: String,
+    },
     /// A weight that is NaN or infinite.
     #[error("{}: tensor `{tensor}` holds a value that is not finite", path.display())]
     NotFinite {
@@ -100,11 +108,24 @@ pub enum WeightsError {
 pub(in crate::engine) enum RowOrder {
     /// As in the checkpoint.
     Plain,
-    /// Q and K of `llama` files: inside each head the two halves are interleaved, for a RoPE that turns neighbours.
+    /// Q and K where the family does so: inside each head the two halves are interleaved, for a RoPE that turns neighbours.
     InterleavedHeads {
         /// Rows per head.
         head_dim: usize,
     },
+}
+
+/// How a format and its writer name tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NameScheme {
+    /// `model.layers.0...`.
+    HuggingFace,
+    /// A model that also sees images: `language_model.model.layers.0...`.
+    LanguageModelFirst,
+    /// The same, newer: `model.language_model.layers.0...`.
+    LanguageModelInside,
+    /// `blk.0...`.
+    Gguf,
 }
 
 struct StoredTensor {
@@ -119,6 +140,7 @@ pub(in crate::engine) struct Weights {
     path: PathBuf,
     files: Vec<memmap2::Mmap>,
     tensors: BTreeMap<String, StoredTensor>,
+    names: NameScheme,
     /// Only a GGUF file has it.
     pub(in crate::engine) metadata: Option<GgufMetadata>,
     pub(in crate::engine) config: ModelConfig,
@@ -136,26 +158,33 @@ impl Weights {
         let header = gguf::parse(&file).map_err(|source| WeightsError::Gguf { path: path.into(), source })?;
         let missing = |tensor: &str| WeightsError::MissingTensor { path: path.into(), tensor: tensor.into() };
         let embedding = header.tensors.get("token_embd.weight").ok_or_else(|| missing("token_embd.weight"))?;
-        let tied = !header.tensors.contains_key("output.weight");
-        let config = ModelConfig::from_gguf(&header.metadata, embedding.shape[0], tied);
+        let factors = header.tensors.get("rope_freqs.weight").map(|tensor| {
+            let mut factors = vec![0.0; tensor.shape.iter().product()];
+            tensor.tensor_type.decode(&file[tensor.bytes.clone()], &mut factors);
+            factors
+        });
+        let facts = GgufTensorFacts {
+            vocab_size: embedding.shape[0],
+            tied_embeddings: !header.tensors.contains_key("output.weight"),
+            qkv_bias: header.tensors.contains_key("blk.0.attn_q.bias"),
+            out_bias: header.tensors.contains_key("blk.0.attn_output.bias"),
+            rope_factors: factors.unwrap_or_default(),
+        };
+        let config = ModelConfig::from_gguf(&header.metadata, facts);
         let config = config.map_err(|source| WeightsError::Config { path: path.into(), source })?;
-        if header.tensors.contains_key("rope_freqs.weight") {
-            let problem = "per-dimension RoPE factors (`rope_freqs.weight`) are not supported".into();
-            return Err(WeightsError::NotAModel { path: path.into(), problem });
-        }
         let tensors = header.tensors.into_iter().map(|(name, tensor)| {
             let stored =
                 StoredTensor { file: 0, shape: tensor.shape, tensor_type: tensor.tensor_type, bytes: tensor.bytes };
             (name, stored)
         });
         let tensors = tensors.collect();
-        Ok(Self { path: path.into(), files: vec![file], tensors, metadata: Some(header.metadata), config })
+        let (metadata, names) = (Some(header.metadata), NameScheme::Gguf);
+        Self { path: path.into(), files: vec![file], tensors, names, metadata, config }.without_unexpected_tensors()
     }
 
     fn open_folder(path: &Path) -> Result<Self, WeightsError> {
         let config_path = path.join("config.json");
-        let config = ModelConfig::from_json(&read_capped(&config_path, MAX_CONFIG_BYTES)?);
-        let config = config.map_err(|source| WeightsError::Config { path: config_path, source })?;
+        let config = read_capped(&config_path, MAX_CONFIG_BYTES)?;
         let (mut files, mut tensors) = (Vec::new(), BTreeMap::new());
         for name in shard_names(path)? {
             let file_path = path.join(name);
@@ -169,7 +198,57 @@ impl Weights {
             }
             files.push(file);
         }
-        Ok(Self { path: path.into(), files, tensors, metadata: None, config })
+        let has = |name: &str| tensors.contains_key(name);
+        let names = if has("language_model.model.embed_tokens.weight") {
+            NameScheme::LanguageModelFirst
+        } else if has("model.language_model.embed_tokens.weight") {
+            NameScheme::LanguageModelInside
+        } else {
+            NameScheme::HuggingFace
+        };
+        let config = ModelConfig::from_json(&config, has("lm_head.weight") || has("language_model.lm_head.weight"));
+        let config = config.map_err(|source| WeightsError::Config { path: config_path, source })?;
+        Self { path: path.into(), files, tensors, names, metadata: None, config }.without_unexpected_tensors()
+    }
+
+    /// A tensor left over would be a model computed wrong, so every part that some family has is looked for in vain, and
+    /// so is a layer beyond the last.
+    fn without_unexpected_tensors(self) -> Result<Self, WeightsError> {
+        let config = &self.config;
+        let parts = [
+            ("self_attn.q_proj.bias", config.qkv_bias),
+            ("self_attn.k_proj.bias", config.qkv_bias),
+            ("self_attn.v_proj.bias", config.qkv_bias),
+            ("self_attn.o_proj.bias", config.out_bias),
+            ("self_attn.q_norm.weight", config.qk_norm),
+            ("self_attn.k_norm.weight", config.qk_norm),
+            ("post_feedforward_layernorm.weight", config.post_norms),
+            ("mlp.gate_proj.bias", false),
+            ("mlp.up_proj.bias", false),
+            ("mlp.down_proj.bias", false),
+        ];
+        let unexpected = parts.into_iter().filter(|(_, expected)| !expected);
+        let in_layers = unexpected.flat_map(|(part, _)| (0..config.n_layer()).map(move |layer| (layer, part)));
+        let beyond = (config.n_layer(), "self_attn.q_proj.weight");
+        for (layer, part) in in_layers.chain([beyond]) {
+            let tensor = self.stored_name(&format!("model.layers.{layer}.{part}"));
+            if self.tensors.contains_key(&tensor) {
+                return Err(WeightsError::Unexpected { path: self.path.clone(), tensor });
+            }
+        }
+        Ok(self)
+    }
+
+    fn stored_name(&self, name: &str) -> String {
+        match self.names {
+            NameScheme::HuggingFace => name.into(),
+            NameScheme::LanguageModelFirst => format!("language_model.{name}"),
+            NameScheme::LanguageModelInside => match name.strip_prefix("model.") {
+                Some(inner) => format!("model.language_model.{inner}"),
+                None => name.into(),
+            },
+            NameScheme::Gguf => gguf_name(name, self.config.family),
+        }
     }
 
     /// BLAKE3 of the bytes of all weight files in their order, in hex.
@@ -191,10 +270,10 @@ impl Weights {
         let (stored_name, values) = self.rounded(name, &[n_out, n_in])?;
         // All bits of the exponent set: infinity or NaN.
         if values.iter().any(|bits| bits & 0x7F80 == 0x7F80) {
-            return Err(WeightsError::NotFinite { path: self.path.clone(), tensor: stored_name });
+            return Err(self.not_finite(stored_name));
         }
         match order {
-            RowOrder::InterleavedHeads { head_dim } if self.metadata.is_some() => {
+            RowOrder::InterleavedHeads { head_dim } if self.interleaves_heads() => {
                 Ok(separate_halves(&values, n_in, head_dim))
             }
             _ => Ok(values),
@@ -204,15 +283,59 @@ impl Weights {
     /// A vector of `n` values, rounded to BF16 like everything else, by its Hugging Face name.
     pub(in crate::engine) fn vector(&self, name: &str, n: usize) -> Result<Vec<f32>, WeightsError> {
         let (stored_name, values) = self.rounded(name, &[n])?;
-        let values: Vec<f32> = values.into_iter().map(bf16_to_f32).collect();
-        if values.iter().any(|value| !value.is_finite()) {
-            return Err(WeightsError::NotFinite { path: self.path.clone(), tensor: stored_name });
+        self.finite(stored_name, values.into_iter().map(bf16_to_f32).collect())
+    }
+
+    /// The same for values that belong to the rows of Q or K.
+    pub(in crate::engine) fn head_vector(
+        &self,
+        name: &str,
+        n: usize,
+        head_dim: usize,
+    ) -> Result<Vec<f32>, WeightsError> {
+        let (stored_name, mut values) = self.rounded(name, &[n])?;
+        if self.interleaves_heads() {
+            values = separate_halves(&values, 1, head_dim);
         }
-        Ok(values)
+        self.finite(stored_name, values.into_iter().map(bf16_to_f32).collect())
+    }
+
+    /// What a norm multiplies with. Where checkpoints store that minus one, GGUF files store it whole in f32; the offset is
+    /// what gets rounded to BF16, so that both formats give the same numbers.
+    pub(in crate::engine) fn norm(&self, name: &str, n: usize) -> Result<Vec<f32>, WeightsError> {
+        if !self.config.family.norms_are_offsets() {
+            return self.vector(name, n);
+        }
+        let (stored_name, tensor) = self.stored(name, &[n])?;
+        let mut offsets = vec![0.0; n];
+        tensor.tensor_type.decode(self.bytes(tensor), &mut offsets);
+        if self.names == NameScheme::Gguf {
+            offsets.iter_mut().for_each(|value| *value -= 1.0);
+        }
+        let weights = offsets.into_iter().map(|offset| 1.0 + bf16_to_f32(f32_to_bf16(offset))).collect();
+        self.finite(stored_name, weights)
+    }
+
+    fn interleaves_heads(&self) -> bool {
+        self.names == NameScheme::Gguf && self.config.family.interleaves_heads_in_gguf()
+    }
+
+    fn not_finite(&self, tensor: String) -> WeightsError {
+        WeightsError::NotFinite { path: self.path.clone(), tensor }
+    }
+
+    fn finite(&self, name: String, values: Vec<f32>) -> Result<Vec<f32>, WeightsError> {
+        if values.iter().all(|value| value.is_finite()) { Ok(values) } else { Err(self.not_finite(name)) }
     }
 
     fn rounded(&self, name: &str, expected: &[usize]) -> Result<(String, Vec<u16>), WeightsError> {
-        let name = if self.metadata.is_some() { gguf_name(name) } else { name.to_owned() };
+        let (name, tensor) = self.stored(name, expected)?;
+        let n_column = *expected.last().expect("a tensor has a dimension");
+        Ok((name, tensor.tensor_type.decode_to_bf16(self.bytes(tensor), n_column)))
+    }
+
+    fn stored(&self, name: &str, expected: &[usize]) -> Result<(String, &StoredTensor), WeightsError> {
+        let name = self.stored_name(name);
         let Some(tensor) = self.tensors.get(&name) else {
             return Err(WeightsError::MissingTensor { path: self.path.clone(), tensor: name });
         };
@@ -220,22 +343,28 @@ impl Weights {
             let (found, expected) = (tensor.shape.clone(), expected.to_vec());
             return Err(WeightsError::Shape { path: self.path.clone(), tensor: name, found, expected });
         }
-        let bytes = &self.files[tensor.file][tensor.bytes.clone()];
-        let n_column = *expected.last().expect("a tensor has a dimension");
-        Ok((name, tensor.tensor_type.decode_to_bf16(bytes, n_column)))
+        Ok((name, tensor))
+    }
+
+    fn bytes(&self, tensor: &StoredTensor) -> &[u8] {
+        &self.files[tensor.file][tensor.bytes.clone()]
     }
 }
 
 /// `model.layers.3.self_attn.q_proj.weight` → `blk.3.attn_q.weight`.
-fn gguf_name(name: &str) -> String {
+fn gguf_name(name: &str, family: Family) -> String {
     const OUTER: [(&str, &str); 3] =
         [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")];
-    const INNER: [(&str, &str); 9] = [
+    const INNER: [(&str, &str); 13] = [
         ("input_layernorm", "attn_norm"),
         ("self_attn.q_proj", "attn_q"),
         ("self_attn.k_proj", "attn_k"),
         ("self_attn.v_proj", "attn_v"),
         ("self_attn.o_proj", "attn_output"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("pre_feedforward_layernorm", "ffn_norm"),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
         ("post_attention_layernorm", "ffn_norm"),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
@@ -250,6 +379,10 @@ fn gguf_name(name: &str) -> String {
     }
     let layer_and_part = stem.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
     let (layer, part) = layer_and_part.expect("other tensors belong to a layer");
+    // The one name that means another norm where there are four per layer.
+    if family == Family::Gemma3 && part == "post_attention_layernorm" {
+        return format!("blk.{layer}.post_attention_norm.{suffix}");
+    }
     format!("blk.{layer}.{}.{suffix}", translate(&INNER, part).expect("every part of a layer has a GGUF name"))
 }
 

@@ -1,15 +1,16 @@
 //! What a model is, from `config.json` or GGUF metadata: dimensions, RoPE, and what each layer has of its own.
 
-use std::fmt;
+mod gguf;
+mod hugging_face;
+mod rope;
 
-use serde::Deserialize;
+pub use gguf::GgufTensorFacts;
+pub use rope::{ROPE_TYPES, RopeScaling};
 
-use crate::engine::gguf::GgufMetadata;
-
-/// Architectures that can be run: `model_type` of `config.json`, `general.architecture` of a GGUF file.
-pub const ARCHITECTURES: &[&str] = &["llama", "mistral"];
-/// RoPE types that can be run.
-pub const ROPE_TYPES: &[&str] = &["default", "linear", "ntk"];
+/// Architectures that can be run: `model_type` of `config.json`.
+pub const ARCHITECTURES: &[&str] = &["llama", "mistral", "qwen2", "qwen3", "gemma3", "gemma3_text", "smollm3"];
+/// The same for `general.architecture` of a GGUF file, where Mistral travels as `llama`.
+pub const GGUF_ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3", "gemma3", "smollm3"];
 
 /// Far above every dense model that fits a CPU; keeps products of dimensions inside `usize` and allocations sane.
 const MAX_LAYERS: usize = 1024;
@@ -19,8 +20,6 @@ const MAX_WIDTH: usize = 1 << 18;
 const MAX_VOCAB: usize = 1 << 22;
 /// Token positions are exact in the arithmetic of RoPE and in every index far beyond this.
 pub const MAX_CONTEXT: usize = 1 << 24;
-/// Scaling by more than this turns every angle into noise.
-const MAX_ROPE_FACTOR: f64 = 4096.0;
 
 /// Why a model's description cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -56,60 +55,71 @@ pub enum ConfigError {
     },
 }
 
-/// How rotary angles are stretched for contexts longer than trained.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RopeScaling {
-    /// Not at all.
-    Default,
-    /// Positions are divided by `factor`.
-    Linear {
-        /// New length over trained length.
-        factor: f64,
-    },
-    /// The base becomes `theta · factor^(d/(d−2))`: slow dimensions stretch, fast ones stay ("NTK-aware" scaling).
-    Ntk {
-        /// New length over trained length.
-        factor: f64,
-    },
+/// Which decoder it is. What follows from that is said by the fields of [`ModelConfig`]; the rest is how files store it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Llama 2 and 3, SmolLM2, TinyLlama, ...
+    Llama,
+    /// Llama with a window on every layer.
+    Mistral,
+    /// Biases on Q, K and V.
+    Qwen2,
+    /// A norm on every head of Q and K.
+    Qwen3,
+    /// Windows with a RoPE of their own, GeGLU, norms before and after attention and MLP.
+    Gemma3,
+    /// Llama with layers that have no RoPE.
+    SmolLm3,
 }
 
-impl RopeScaling {
-    /// Reads a type's name; `factor` matters to all but `default`.
-    pub fn new(rope_type: &str, factor: Option<f64>) -> Result<Self, ConfigError> {
-        let checked = || match factor {
-            Some(factor) if factor > 0.0 && factor <= MAX_ROPE_FACTOR => Ok(factor),
-            Some(factor) => {
-                let problem = format!("must be above 0 and at most {MAX_ROPE_FACTOR}");
-                Err(ConfigError::Invalid { key: "rope factor".into(), found: factor.to_string(), problem })
-            }
-            None => Err(ConfigError::Missing { key: "rope factor".into() }),
-        };
-        match rope_type {
-            "default" | "none" => Ok(Self::Default),
-            "linear" => Ok(Self::Linear { factor: checked()? }),
-            "ntk" => Ok(Self::Ntk { factor: checked()? }),
-            other => Err(unsupported("rope type", other, ROPE_TYPES)),
-        }
+impl Family {
+    /// By `model_type`, or by `general.architecture`.
+    fn of(architecture: &str) -> Option<Self> {
+        Some(match architecture {
+            "llama" => Self::Llama,
+            "mistral" => Self::Mistral,
+            "qwen2" => Self::Qwen2,
+            "qwen3" => Self::Qwen3,
+            "gemma3" | "gemma3_text" => Self::Gemma3,
+            "smollm3" => Self::SmolLm3,
+            _ => return None,
+        })
     }
 
-    /// Whether its numbers are usable; callers may build a value themselves.
-    pub fn validate(self) -> Result<(), ConfigError> {
-        match self {
-            Self::Default => Ok(()),
-            Self::Linear { factor } => Self::new("linear", Some(factor)).map(|_| ()),
-            Self::Ntk { factor } => Self::new("ntk", Some(factor)).map(|_| ()),
-        }
+    /// Whether checkpoints store a norm's weight minus one.
+    pub(in crate::engine) fn norms_are_offsets(self) -> bool {
+        self == Self::Gemma3
+    }
+
+    /// Whether GGUF files interleave the halves of each head of Q and K.
+    pub(in crate::engine) fn interleaves_heads_in_gguf(self) -> bool {
+        matches!(self, Self::Llama | Self::Mistral | Self::SmolLm3)
+    }
+
+    /// Whether Q and K are normed per head.
+    fn norms_heads(self) -> bool {
+        matches!(self, Self::Qwen3 | Self::Gemma3)
     }
 }
 
-impl fmt::Display for RopeScaling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => write!(f, "default"),
-            Self::Linear { factor } => write!(f, "linear, factor {factor}"),
-            Self::Ntk { factor } => write!(f, "ntk, factor {factor}"),
-        }
-    }
+/// What the MLP applies to its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / (1 + e⁻ˣ)`.
+    Silu,
+    /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`.
+    GeluTanh,
+}
+
+/// Which rotary angles a layer uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerRope {
+    /// None: positions are known from the causal mask alone.
+    None,
+    /// The model's.
+    Global,
+    /// Those of [`ModelConfig::window_rope`].
+    Window,
 }
 
 /// What one layer has of its own.
@@ -117,13 +127,26 @@ impl fmt::Display for RopeScaling {
 pub struct LayerConfig {
     /// Attention sees only the last `window` positions, the query's own included.
     pub window: Option<usize>,
+    /// Its rotary angles.
+    pub rope: LayerRope,
+}
+
+/// A base and how its angles are stretched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeBase {
+    /// Base of the rotary frequencies.
+    pub theta: f64,
+    /// Their scaling.
+    pub scaling: RopeScaling,
 }
 
 /// Dimensions and constants of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// One of [`ARCHITECTURES`].
+    /// One of [`ARCHITECTURES`] or [`GGUF_ARCHITECTURES`].
     pub architecture: String,
+    /// Which decoder that is.
+    pub family: Family,
     /// Tokens in the vocabulary.
     pub vocab_size: usize,
     /// Width of the residual stream.
@@ -142,6 +165,24 @@ pub struct ModelConfig {
     pub rope_theta: f64,
     /// The model's own scaling.
     pub rope_scaling: RopeScaling,
+    /// `[head_dim / 2]` divisors of [`RopeScaling::PerDimension`]; else empty.
+    pub rope_factors: Vec<f32>,
+    /// Angles of layers with [`LayerRope::Window`].
+    pub window_rope: Option<RopeBase>,
+    /// Multiplies Q·K.
+    pub attention_scale: f32,
+    /// Whether each head of Q and K passes an RMSNorm before RoPE.
+    pub qk_norm: bool,
+    /// Whether Q, K and V have biases.
+    pub qkv_bias: bool,
+    /// Whether the projection after attention has one.
+    pub out_bias: bool,
+    /// Whether what attention and MLP add to the residual stream is normed first.
+    pub post_norms: bool,
+    /// Of the MLP's gate.
+    pub activation: Activation,
+    /// Multiplies embeddings on their way in.
+    pub embedding_scale: Option<f32>,
     /// Context length the model was trained for.
     pub trained_context: usize,
     /// Whether the output layer is the embedding.
@@ -159,57 +200,6 @@ impl ModelConfig {
     /// Query heads per KV head.
     pub fn group(&self) -> usize {
         self.n_head / self.n_kv_head
-    }
-
-    /// Reads the text of a Hugging Face `config.json`.
-    pub fn from_json(text: &[u8]) -> Result<Self, ConfigError> {
-        let file: HfConfig = serde_json::from_slice(text).map_err(|error| ConfigError::Json(error.to_string()))?;
-        file.into_config()
-    }
-
-    /// Reads GGUF metadata; `vocab_size` and `tied_embeddings` come from the tensors.
-    pub fn from_gguf(metadata: &GgufMetadata, vocab_size: usize, tied_embeddings: bool) -> Result<Self, ConfigError> {
-        let missing = |key: String| ConfigError::Missing { key };
-        let key = "general.architecture";
-        let architecture = metadata.string(key).ok_or_else(|| missing(key.into()))?.to_owned();
-        if architecture != "llama" {
-            return Err(unsupported("architecture", &architecture, &["llama"]));
-        }
-        let optional = |suffix: &str| -> Option<usize> {
-            metadata.unsigned(&format!("{architecture}.{suffix}")).and_then(|number| usize::try_from(number).ok())
-        };
-        let required = |suffix: &str| optional(suffix).ok_or_else(|| missing(format!("{architecture}.{suffix}")));
-        let float = |suffix: &str| metadata.float(&format!("{architecture}.{suffix}"));
-
-        let (hidden_size, n_head) = (required("embedding_length")?, required("attention.head_count")?);
-        let head_dim = optional("attention.key_length").unwrap_or(hidden_size / n_head.max(1));
-        for (suffix, expected) in
-            [("rope.dimension_count", head_dim), ("attention.value_length", head_dim), ("expert_count", 0)]
-        {
-            if let Some(found) = optional(suffix).filter(|found| *found != expected) {
-                let supported = expected.to_string();
-                return Err(unsupported("value", &format!("{architecture}.{suffix} = {found}"), &[&supported]));
-            }
-        }
-        let rope_type = metadata.string(&format!("{architecture}.rope.scaling.type")).unwrap_or("default");
-        let eps = "attention.layer_norm_rms_epsilon";
-        let layer = LayerConfig { window: optional("attention.sliding_window") };
-        let config = Self {
-            vocab_size,
-            hidden_size,
-            intermediate_size: required("feed_forward_length")?,
-            n_head,
-            n_kv_head: optional("attention.head_count_kv").unwrap_or(n_head),
-            head_dim,
-            rms_norm_eps: float(eps).ok_or_else(|| missing(format!("{architecture}.{eps}")))? as f32,
-            rope_theta: float("rope.freq_base").unwrap_or(10_000.0),
-            rope_scaling: RopeScaling::new(rope_type, float("rope.scaling.factor"))?,
-            trained_context: required("context_length")?,
-            tied_embeddings,
-            layers: vec![layer; bounded("block_count", required("block_count")?, MAX_LAYERS)?],
-            architecture,
-        };
-        config.checked()
     }
 
     fn checked(self) -> Result<Self, ConfigError> {
@@ -237,14 +227,30 @@ impl ModelConfig {
         if !(self.rms_norm_eps > 0.0 && self.rms_norm_eps < 1.0) {
             return invalid("rms_norm_eps", self.rms_norm_eps.to_string(), "must be between 0 and 1");
         }
-        if !(self.rope_theta > 1.0 && self.rope_theta < 1e15) {
-            return invalid("rope_theta", self.rope_theta.to_string(), "must be between 1 and 1e15");
+        for theta in [Some(self.rope_theta), self.window_rope.map(|rope| rope.theta)].into_iter().flatten() {
+            if !(theta > 1.0 && theta < 1e15) {
+                return invalid("rope_theta", theta.to_string(), "must be between 1 and 1e15");
+            }
+        }
+        if !(self.attention_scale > 0.0 && self.attention_scale <= 1.0) {
+            return invalid("attention scale", self.attention_scale.to_string(), "must be above 0 and at most 1");
+        }
+        let factors = &self.rope_factors;
+        let needed = if self.rope_scaling == RopeScaling::PerDimension { self.head_dim / 2 } else { 0 };
+        if factors.len() != needed || factors.iter().any(|factor| !(factor.is_finite() && *factor > 0.0)) {
+            let problem = format!("must be {needed} numbers above 0");
+            return invalid("rope factors", format!("{} numbers", factors.len()), &problem);
         }
         if self.layers.iter().any(|layer| layer.window == Some(0)) {
             return invalid("sliding_window", "0".into(), "must be at least 1");
         }
         Ok(self)
     }
+}
+
+/// The square root of the width, rounded to BF16 as the checkpoint's own software does.
+fn gemma_embedding_scale(hidden_size: usize) -> f32 {
+    half::bf16::from_f32((hidden_size as f32).sqrt()).to_f32()
 }
 
 fn bounded(key: &str, found: usize, limit: usize) -> Result<usize, ConfigError> {
@@ -257,176 +263,4 @@ fn bounded(key: &str, found: usize, limit: usize) -> Result<usize, ConfigError> 
 
 fn unsupported(what: &'static str, found: &str, supported: &[&str]) -> ConfigError {
     ConfigError::Unsupported { what, found: found.into(), supported: supported.join(", ") }
-}
-
-/// The fields of `config.json` that are read; others are ignored, as every release of the writer adds some.
-#[derive(Deserialize)]
-struct HfConfig {
-    model_type: String,
-    vocab_size: usize,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-    rms_norm_eps: f64,
-    max_position_embeddings: usize,
-    hidden_act: Option<String>,
-    #[serde(default)]
-    tie_word_embeddings: bool,
-    #[serde(default)]
-    attention_bias: bool,
-    #[serde(default)]
-    mlp_bias: bool,
-    sliding_window: Option<usize>,
-    rope_theta: Option<f64>,
-    /// The older spelling.
-    rope_scaling: Option<HfRope>,
-    /// The newer spelling, which holds the base as well.
-    rope_parameters: Option<HfRope>,
-}
-
-#[derive(Default, Deserialize)]
-struct HfRope {
-    rope_theta: Option<f64>,
-    rope_type: Option<String>,
-    #[serde(rename = "type")]
-    older_type: Option<String>,
-    factor: Option<f64>,
-    partial_rotary_factor: Option<f64>,
-}
-
-impl HfConfig {
-    fn into_config(self) -> Result<ModelConfig, ConfigError> {
-        if !ARCHITECTURES.contains(&self.model_type.as_str()) {
-            return Err(unsupported("architecture", &self.model_type, ARCHITECTURES));
-        }
-        let activation = self.hidden_act.as_deref().unwrap_or("silu");
-        if activation != "silu" {
-            return Err(unsupported("activation", activation, &["silu"]));
-        }
-        for (key, flag) in [("attention_bias = true", self.attention_bias), ("mlp_bias = true", self.mlp_bias)] {
-            if flag {
-                return Err(unsupported("value", key, &["false"]));
-            }
-        }
-        let rope = self.rope_parameters.or(self.rope_scaling).unwrap_or_default();
-        if let Some(share) = rope.partial_rotary_factor.filter(|share| *share != 1.0) {
-            return Err(unsupported("value", &format!("partial_rotary_factor = {share}"), &["1"]));
-        }
-        let rope_type = rope.rope_type.or(rope.older_type).unwrap_or_else(|| "default".into());
-        let n_layer = bounded("num_hidden_layers", self.num_hidden_layers, MAX_LAYERS)?;
-        let window = self.sliding_window.filter(|_| self.model_type == "mistral");
-        let config = ModelConfig {
-            architecture: self.model_type,
-            vocab_size: self.vocab_size,
-            hidden_size: self.hidden_size,
-            intermediate_size: self.intermediate_size,
-            n_head: self.num_attention_heads,
-            n_kv_head: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
-            head_dim: self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1)),
-            rms_norm_eps: self.rms_norm_eps as f32,
-            rope_theta: rope.rope_theta.or(self.rope_theta).unwrap_or(10_000.0),
-            rope_scaling: RopeScaling::new(&rope_type, rope.factor)?,
-            trained_context: self.max_position_embeddings,
-            tied_embeddings: self.tie_word_embeddings,
-            layers: vec![LayerConfig { window }; n_layer],
-        };
-        config.checked()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn base() -> serde_json::Value {
-        json!({
-            "model_type": "llama", "vocab_size": 256, "hidden_size": 128, "intermediate_size": 192,
-            "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "rope_theta": 5e5
-        })
-    }
-
-    fn read(change: serde_json::Value) -> Result<ModelConfig, ConfigError> {
-        let mut file = base();
-        for (key, value) in change.as_object().unwrap() {
-            file[key] = value.clone();
-        }
-        ModelConfig::from_json(file.to_string().as_bytes())
-    }
-
-    #[test]
-    fn both_spellings_of_rope_are_read() {
-        let older = read(json!({"rope_scaling": {"type": "linear", "factor": 4.0}})).unwrap();
-        let newer =
-            read(json!({"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 4.0}})).unwrap();
-        assert_eq!(older, newer);
-        assert_eq!((older.rope_theta, older.rope_scaling), (5e5, RopeScaling::Linear { factor: 4.0 }));
-        assert_eq!(read(json!({"rope_scaling": null})).unwrap().rope_scaling, RopeScaling::Default);
-        let ntk = read(json!({"rope_scaling": {"rope_type": "ntk", "factor": 2}})).unwrap();
-        assert_eq!(ntk.rope_scaling, RopeScaling::Ntk { factor: 2.0 });
-    }
-
-    #[test]
-    fn dimensions_that_are_not_given_follow_from_others() {
-        let config = read(json!({"num_key_value_heads": null})).unwrap();
-        assert_eq!((config.head_dim, config.n_kv_head, config.group(), config.n_layer()), (32, 4, 1, 4));
-        assert_eq!(read(json!({"head_dim": 64})).unwrap().head_dim, 64);
-    }
-
-    #[test]
-    fn a_window_counts_only_where_the_family_uses_it() {
-        let window =
-            |model_type: &str| read(json!({"model_type": model_type, "sliding_window": 32})).unwrap().layers[3].window;
-        assert_eq!((window("mistral"), window("llama")), (Some(32), None));
-    }
-
-    #[test]
-    fn what_is_not_built_is_named_with_what_is() {
-        for (change, found, supported) in [
-            (json!({"model_type": "mamba"}), "mamba", "llama, mistral"),
-            (json!({"rope_scaling": {"rope_type": "longrope"}}), "longrope", "default, linear, ntk"),
-            (json!({"hidden_act": "relu"}), "relu", "silu"),
-            (json!({"attention_bias": true}), "attention_bias", "false"),
-            (json!({"rope_parameters": {"partial_rotary_factor": 0.5}}), "partial_rotary_factor", "1"),
-        ] {
-            let error = read(change).unwrap_err();
-            assert!(matches!(error, ConfigError::Unsupported { .. }), "{error}");
-            let message = error.to_string();
-            assert!(message.contains(found) && message.ends_with(supported), "{message}");
-        }
-    }
-
-    #[test]
-    fn absurd_values_are_refused() {
-        for change in [
-            json!({"num_hidden_layers": 0}),
-            json!({"num_hidden_layers": 1u64 << 40}),
-            json!({"num_attention_heads": 0}),
-            json!({"num_key_value_heads": 3}),
-            json!({"num_key_value_heads": 0}),
-            json!({"head_dim": 31}),
-            json!({"head_dim": 2}),
-            json!({"hidden_size": 1u64 << 60}),
-            json!({"vocab_size": 1u64 << 40}),
-            json!({"max_position_embeddings": u64::MAX}),
-            json!({"rms_norm_eps": 0}),
-            json!({"rope_theta": -1}),
-            json!({"model_type": "mistral", "sliding_window": 0}),
-            json!({"rope_scaling": {"type": "linear", "factor": 0}}),
-            json!({"rope_scaling": {"type": "linear", "factor": 1e300}}),
-        ] {
-            let text = change.to_string();
-            assert!(matches!(read(change), Err(ConfigError::Invalid { .. })), "{text}");
-        }
-        let missing = read(json!({"rope_scaling": {"type": "linear"}}));
-        assert!(matches!(missing, Err(ConfigError::Missing { .. })));
-        for change in [json!({"vocab_size": -1}), json!({"hidden_size": "128"}), json!({"hidden_size": null})] {
-            assert!(matches!(read(change), Err(ConfigError::Json(_))));
-        }
-        assert!(matches!(ModelConfig::from_json(b"{"), Err(ConfigError::Json(_))));
-    }
 }

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
 
+use crate::engine::config::Activation;
 use crate::engine::kernels::{AttentionJob, KEY_BLOCK, Kernel, PackedMatrix};
 use crate::engine::kv_cache::{BlockTable, PagedCache, StoredRows, WriteRows};
-use crate::engine::model::Model;
+use crate::engine::model::{Layer, Model};
 use crate::engine::ops;
-use crate::engine::rope::{Rope, RopeTable};
+use crate::engine::rope::{RopeTable, RopeTables, Ropes};
 use crate::engine::threads::{Forks, Pool};
 
 /// Consecutive tokens of one sequence inside a batch; their blocks are reserved.
@@ -16,7 +17,7 @@ pub(in crate::engine) struct Span<'a> {
     /// The sequence's blocks.
     pub(in crate::engine) table: &'a BlockTable,
     /// Angles of the sequence.
-    pub(in crate::engine) rope: &'a Rope,
+    pub(in crate::engine) rope: &'a Ropes,
     /// Absolute position of the first id.
     pub(in crate::engine) first_position: usize,
     /// Token ids, each below the vocabulary size.
@@ -35,7 +36,12 @@ pub(in crate::engine) struct Forward<'a> {
     pub(in crate::engine) model: &'a Model,
     pub(in crate::engine) kernel: &'a dyn Kernel,
     pub(in crate::engine) pool: &'a Pool,
+    /// Planted: what is added to every [`KEY_BIAS_STRIDE`]th dimension of K, one number per layer; empty for none.
+    pub(in crate::engine) key_bias: &'a [f32],
 }
+
+/// A large bias sits in few dimensions of real models; this many of a head of 64 or 128 are enough to set a coarse scale.
+const KEY_BIAS_STRIDE: usize = 8;
 
 /// Rows of plain arithmetic worth handing to another thread; a decode step stays on one.
 const ROWS_PER_TASK: usize = 32;
@@ -52,7 +58,10 @@ impl Forward<'_> {
         let mut x = vec![0.0; n_row * hidden];
         let ids = spans.iter().flat_map(|span| span.ids);
         ids.zip(x.chunks_exact_mut(hidden)).for_each(|(id, row)| model.embedding.unpack_row(*id as usize, row));
-        let mut angles = RopeTable::default();
+        if let Some(scale) = config.embedding_scale {
+            x.iter_mut().for_each(|value| *value *= scale);
+        }
+        let mut angles = RopeTables::default();
         for span in spans {
             (0..span.ids.len()).for_each(|i| span.rope.push_angles(span.first_position + i, &mut angles));
         }
@@ -66,15 +75,19 @@ impl Forward<'_> {
         for (index, layer) in model.layers.iter().enumerate() {
             self.norm(&x, &layer.attention_norm, &mut normed);
             self.matmul(&normed, n_row, &layer.qkv, &mut qkv);
-            self.store_and_attend(index, spans, &angles, &mut qkv, cache, &mut attended);
+            let layer_angles = angles.of(config.layers[index].rope);
+            self.store_and_attend(index, spans, layer_angles, &mut qkv, cache, &mut attended);
             self.matmul(&attended, n_row, &layer.attention_out, &mut delta);
-            self.add(&mut x, &delta);
+            if let Some(bias) = &layer.out_bias {
+                delta.chunks_exact_mut(hidden).for_each(|row| ops::add(row, bias));
+            }
+            self.add_normed(&mut x, &delta, layer.post_attention_norm.as_deref(), &mut normed);
 
             self.norm(&x, &layer.mlp_norm, &mut normed);
             self.matmul(&normed, n_row, &layer.gate_up, &mut gate_up);
             self.gate(&gate_up, &mut gated);
             self.matmul(&gated, n_row, &layer.down, &mut delta);
-            if !self.add(&mut x, &delta) {
+            if !self.add_normed(&mut x, &delta, layer.post_mlp_norm.as_deref(), &mut normed) {
                 return Err(NotFinite { layer: index });
             }
         }
@@ -102,10 +115,25 @@ impl Forward<'_> {
         self.in_row_blocks(x, width, out, width, |x, out| ops::rms_norm(x, weight, eps, out));
     }
 
-    /// `silu(gate) · up`: gate_up `[n_row, 2 · intermediate]` → out `[n_row, intermediate]`.
+    /// `x += delta`, normed first where the model does so; `normed` is room for that. Whether all sums are numbers.
+    fn add_normed(&self, x: &mut [f32], delta: &[f32], weight: Option<&[f32]>, normed: &mut [f32]) -> bool {
+        match weight {
+            None => self.add(x, delta),
+            Some(weight) => {
+                self.norm(delta, weight, normed);
+                self.add(x, normed)
+            }
+        }
+    }
+
+    /// `activation(gate) · up`: gate_up `[n_row, 2 · intermediate]` → out `[n_row, intermediate]`.
     fn gate(&self, gate_up: &[f32], out: &mut [f32]) {
         let inner = self.model.config.intermediate_size;
-        self.in_row_blocks(gate_up, 2 * inner, out, inner, |gate_up, out| ops::silu_gate(gate_up, inner, out));
+        let gate = match self.model.config.activation {
+            Activation::Silu => ops::silu_gate,
+            Activation::GeluTanh => ops::gelu_gate,
+        };
+        self.in_row_blocks(gate_up, 2 * inner, out, inner, |gate_up, out| gate(gate_up, inner, out));
     }
 
     /// Applies `work` to blocks of rows, on all threads where there are enough rows to share.
@@ -135,7 +163,7 @@ impl Forward<'_> {
         &self,
         layer: usize,
         spans: &[Span<'_>],
-        angles: &RopeTable,
+        angles: Option<&RopeTable>,
         qkv: &mut [f32],
         cache: &mut PagedCache,
         attended: &mut [f32],
@@ -146,7 +174,7 @@ impl Forward<'_> {
         let stride = q_width + 2 * kv_width;
         self.in_blocks_of_rows(qkv, stride, |first_row, rows| {
             for (row, values) in (first_row..).zip(rows.chunks_exact_mut(stride)) {
-                angles.rotate(row, head_dim, &mut values[..q_width + kv_width]);
+                self.finish_row(layer, row, angles, values);
             }
         });
         let mut first_row = 0;
@@ -198,6 +226,28 @@ impl Forward<'_> {
         finite.into_inner()
     }
 
+    /// What happens to one row `[q | k | v]` between the projection and the cache: bias, norm per head, RoPE.
+    fn finish_row(&self, layer: usize, row: usize, angles: Option<&RopeTable>, values: &mut [f32]) {
+        let config = &self.model.config;
+        let (q_width, kv_width) = (config.n_head * config.head_dim, config.n_kv_head * config.head_dim);
+        let Layer { qkv_bias, head_norms, .. } = &self.model.layers[layer];
+        if let Some(bias) = qkv_bias {
+            ops::add(values, bias);
+        }
+        let (q, k) = values[..q_width + kv_width].split_at_mut(q_width);
+        if let Some([q_norm, k_norm]) = head_norms {
+            ops::rms_norm_heads(q, q_norm, config.rms_norm_eps);
+            ops::rms_norm_heads(k, k_norm, config.rms_norm_eps);
+        }
+        if let Some(magnitude) = self.key_bias.get(layer).filter(|magnitude| **magnitude != 0.0) {
+            let heads = k.chunks_exact_mut(config.head_dim);
+            heads.for_each(|head| head.iter_mut().step_by(KEY_BIAS_STRIDE).for_each(|value| *value += magnitude));
+        }
+        if let Some(angles) = angles {
+            angles.rotate(row, config.head_dim, &mut values[..q_width + kv_width]);
+        }
+    }
+
     /// q, out: as laid out by [`HeadOrder`]; one job per span and KV head. Sequences that decode over a common past
     /// go together.
     fn attend(&self, layer: usize, spans: &[Span<'_>], cache: &PagedCache, q: &[f32], out: &mut [f32]) {
@@ -220,7 +270,7 @@ impl Forward<'_> {
                 first_position: span.first_position,
                 group: config.group(),
                 head_dim: config.head_dim,
-                scale: 1.0 / (config.head_dim as f32).sqrt(),
+                scale: config.attention_scale,
                 window: config.layers[layer].window,
             });
         }

@@ -32,14 +32,24 @@ struct Layer {
     attention_norm: Vec<f32>,
     /// `[(n_head + 2 · n_kv_head) · head_dim, hidden]`: rows of Q, then K, then V.
     qkv: PackedMatrix,
+    /// `[(n_head + 2 · n_kv_head) · head_dim]`.
+    qkv_bias: Option<Vec<f32>>,
+    /// `[head_dim]` of Q and of K.
+    head_norms: Option<[Vec<f32>; 2]>,
     /// `[hidden, n_head · head_dim]`.
     attention_out: PackedMatrix,
+    /// `[hidden]`.
+    out_bias: Option<Vec<f32>>,
+    /// `[hidden]`, on what attention adds to the residual stream.
+    post_attention_norm: Option<Vec<f32>>,
     /// `[hidden]`.
     mlp_norm: Vec<f32>,
     /// `[2 · intermediate, hidden]`: rows of gate, then up.
     gate_up: PackedMatrix,
     /// `[hidden, intermediate]`.
     down: PackedMatrix,
+    /// `[hidden]`, on what the MLP adds to the residual stream.
+    post_mlp_norm: Option<Vec<f32>>,
 }
 
 impl Model {

@@ -3,9 +3,6 @@
 //! A cast rounds to nearest even and saturates to the largest finite value; NaN stays NaN. That is what
 //! `__nv_cvt_float_to_fp8` does with `__NV_SATFINITE`, and so what CUDA serving engines store.
 
-use std::cell::RefCell;
-
-use crate::engine::kernels::decode::lut8_to_bf16;
 use crate::engine::kernels::f32_to_bf16;
 
 /// An 8-bit float format. OCP "8-bit floating point specification", revision 1.0.
@@ -78,47 +75,9 @@ impl Float8 {
     }
 }
 
-/// A table of one format and scale, rounded to BF16.
-#[derive(Clone, Copy)]
-struct ScaledTable {
-    /// Where the format's values are: its identity.
-    values: Option<&'static [f32; 256]>,
-    /// Bits of the scale.
-    scale: u32,
-    scaled: [u16; 256],
-}
-
-impl ScaledTable {
-    const NONE: Self = Self { values: None, scale: 0, scaled: [0; 256] };
-
-    fn is_of(&self, values: &'static [f32; 256], scale: f32) -> bool {
-        self.values.is_some_and(|own| std::ptr::eq(own, values)) && self.scale == scale.to_bits()
-    }
-}
-
-thread_local! {
-    /// The tables last used, K and V take turns with their scales. Making one costs as much as decoding a dozen
-    /// rows, and a run of a paged cache has 16.
-    static TABLES: RefCell<[ScaledTable; 2]> = const { RefCell::new([ScaledTable::NONE; 2]) };
-}
-
-/// Looks codes up in the table times `scale`, rounded to BF16: 256 products instead of one per value.
-pub(in crate::engine::kv_cache) fn scaled_to_bf16(
-    codes: &[u8],
-    values: &'static [f32; 256],
-    scale: f32,
-    out: &mut [u16],
-) {
-    TABLES.with_borrow_mut(|tables| {
-        let known = tables.iter().position(|table| table.is_of(values, scale));
-        let index = known.unwrap_or_else(|| {
-            tables.swap(0, 1);
-            let scaled = values.map(|value| f32_to_bf16(value * scale));
-            tables[0] = ScaledTable { values: Some(values), scale: scale.to_bits(), scaled };
-            0
-        });
-        lut8_to_bf16(codes, &tables[index].scaled, out);
-    });
+/// The table times `scale`, rounded to BF16: 256 products instead of one per value.
+pub(in crate::engine::kv_cache) fn bf16_table(table: &[f32; 256], scale: f32) -> [u16; 256] {
+    table.map(|value| f32_to_bf16(value * scale))
 }
 
 /// Exhaustive checks over all 256 codes, run by each format's file.

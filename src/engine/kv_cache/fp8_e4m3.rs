@@ -1,5 +1,6 @@
 //! `fp8_e4m3`: 1 sign, 4 exponent and 3 mantissa bits. The largest value is 448 and there is no infinity, so saturation is what keeps large keys usable.
 
+use crate::engine::kernels::decode::lut8_to_bf16;
 use crate::engine::kv_cache::codec::KvCodec;
 use crate::engine::kv_cache::float8::{self, Float8};
 
@@ -35,7 +36,7 @@ impl KvCodec for Fp8E4m3 {
     }
 
     fn decode_rows_bf16(&self, packed: &[u8], _head_dim: usize, scale: f32, rows: &mut [u16]) {
-        float8::scaled_to_bf16(packed, &VALUES, scale, rows);
+        lut8_to_bf16(packed, &float8::bf16_table(&VALUES, scale), rows);
     }
 
     fn max_abs_error(&self, row_abs_max: f32) -> f32 {

@@ -13,6 +13,9 @@ pub const MAX_THREADS: usize = 1024;
 /// Tasks per thread, so that a thread that was held up can give work away.
 const TASKS_PER_THREAD: usize = 4;
 
+/// Tasks of forked sequences per thread: every further one reads the shared past once more, fewer leave threads waiting.
+const FORKS_PER_THREAD: usize = 2;
+
 /// From this many rows on a matmul is cut by rows: every task then reads all weights, and needs enough rows to pay for that.
 const TALL_ROWS: usize = 96;
 
@@ -111,6 +114,22 @@ impl Pool {
         }
     }
 
+    /// Attention of sequences that share their past; each set stays together as far as the threads allow.
+    pub fn attend_forks(&self, kernel: &dyn Kernel, mut forks: Vec<Forks<'_>>) {
+        let n_wanted = if self.n_threads == 1 { 1 } else { self.n_threads * FORKS_PER_THREAD };
+        let n_part = n_wanted.div_ceil(forks.len().max(1));
+        let mut tasks: Vec<(&mut [AttentionJob<'_>], usize)> = Vec::new();
+        for Forks { jobs, n_shared } in &mut forks {
+            let n_job = jobs.len().div_ceil(n_part).max(1);
+            tasks.extend(jobs.chunks_mut(n_job).map(|jobs| (jobs, *n_shared)));
+        }
+        if self.n_threads == 1 {
+            return tasks.iter_mut().for_each(|(jobs, n_shared)| kernel.attend_forks(jobs, *n_shared));
+        }
+        let tasks = tasks.par_iter_mut().with_max_len(1);
+        self.run(|| tasks.for_each(|(jobs, n_shared)| kernel.attend_forks(jobs, *n_shared)));
+    }
+
     /// Attention of many jobs; long ones are cut into query tiles, and the tiles shared among the threads.
     ///
     /// # Panics
@@ -125,6 +144,14 @@ impl Pool {
         tasks.sort_by_key(|task| std::cmp::Reverse(task.first_position));
         self.run(|| tasks.par_iter_mut().with_max_len(1).for_each(|task| kernel.attend(task)));
     }
+}
+
+/// Attention jobs of one position each over one past.
+pub struct Forks<'a> {
+    /// Alike but for queries, output, position and the keys after `n_shared`; see [`Kernel::attend_forks`].
+    pub jobs: Vec<AttentionJob<'a>>,
+    /// Keys that all jobs read from the same memory.
+    pub n_shared: usize,
 }
 
 /// Cut by rows, a slice of y per task.

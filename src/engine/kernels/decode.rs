@@ -10,7 +10,7 @@ use super::rounding::f32_to_bf16;
 pub fn lut8_to_bf16(codes: &[u8], table: &[u16; 256], out: &mut [u16]) {
     assert_eq!(codes.len(), out.len(), "one output per code");
     #[cfg(target_arch = "x86_64")]
-    let done = super::x86_64::Avx512::detect().map_or(0, |token| token.lut8_to_bf16(codes, table, out));
+    let done = super::x86_64::lut8_to_bf16(codes, table, out);
     #[cfg(not(target_arch = "x86_64"))]
     let done = 0;
     lut8_portable(&codes[done..], table, &mut out[done..]);

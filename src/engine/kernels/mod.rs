@@ -9,10 +9,14 @@
 //! 1. A file (in the folder of its architecture) with a type that implements [`Kernel`] and a `probe` for it.
 //! 2. A line in [`KERNELS`], best first. The contract tests, the CLI and the record read that table.
 
+// In tests everywhere, so that it is compiled and held to the contract without such a machine.
+#[cfg(any(target_arch = "aarch64", test))]
+mod aarch64;
 pub mod decode;
 mod geometry;
 mod packed;
 mod portable;
+mod prefetch;
 mod reference;
 mod rounding;
 #[cfg(test)]
@@ -24,6 +28,7 @@ use std::sync::Arc;
 
 pub use self::geometry::positions_per_task;
 pub use self::packed::{PackedMatrix, TileLine};
+pub use self::prefetch::prefetch;
 pub use self::rounding::{bf16_to_f32, f32_to_bf16};
 
 /// Keys per attention block, aligned to absolute positions.
@@ -39,6 +44,9 @@ pub trait KvRows: Sync {
 
     /// Decodes positions `start..start + n` to BF16 bit patterns: k, v `[n, head_dim]`.
     fn decode_bf16(&self, start: usize, n: usize, k: &mut [u16], v: &mut [u16]);
+
+    /// Says that positions `start..start + n` are about to be decoded, so that they can be on their way from memory.
+    fn prefetch(&self, _start: usize, _n: usize) {}
 }
 
 /// Attention of consecutive query positions of one sequence over one KV head.
@@ -83,6 +91,13 @@ pub trait Kernel: Send + Sync {
     /// # Panics
     /// If `q` and `out` are not both `[n_position, group, head_dim]`.
     fn attend(&self, job: &mut AttentionJob<'_>);
+
+    /// The same for forks: jobs of one position, group, head size and scale and without a window, whose keys `0..n_shared` lie
+    /// in the same memory, so that a kernel may read them once. `n_shared` is a multiple of [`KEY_BLOCK`], and every query
+    /// comes after those keys. Same bits as [`Self::attend`].
+    fn attend_forks(&self, jobs: &mut [AttentionJob<'_>], _n_shared: usize) {
+        jobs.iter_mut().for_each(|job| self.attend(job));
+    }
 }
 
 /// A kernel that may exist on this machine.
@@ -101,6 +116,8 @@ pub static KERNELS: &[KernelEntry] = &[
     x86_64::AVX512,
     #[cfg(target_arch = "x86_64")]
     x86_64::AVX2,
+    #[cfg(target_arch = "aarch64")]
+    aarch64::NEON,
     portable::ENTRY,
     reference::ENTRY,
 ];

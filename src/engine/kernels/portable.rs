@@ -37,6 +37,20 @@ impl MulAdd for Unfused {
     }
 }
 
+/// One rounding: for functions that are compiled for a fused instruction, where it is that instruction and not a libm call.
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    expect(dead_code, reason = "no kernel here fuses")
+)]
+pub(super) struct Fused;
+
+impl MulAdd for Fused {
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+}
+
 struct Portable;
 
 impl Kernel for Portable {
@@ -141,7 +155,11 @@ fn attend_tile<M: MulAdd>(job: &mut AttentionJob<'_>, tile: &QueryTile, first: u
     let mut k_by_dim = vec![[0.0; KEY_BLOCK]; head_dim];
     // The exponential is taken to base 2, so the change of base rides on the softmax scale.
     let scale = job.scale * std::f32::consts::LOG2_E;
-    for block in tile.blocks() {
+    let mut blocks = tile.blocks().peekable();
+    while let Some(block) = blocks.next() {
+        if let Some(next) = blocks.peek() {
+            job.kv.prefetch(next.start, next.n_key);
+        }
         let KeyBlock { start, n_key, .. } = block;
         job.kv.decode_f32(start, n_key, &mut k[..n_key * head_dim], &mut v[..n_key * head_dim]);
         for (key, row) in k[..n_key * head_dim].chunks_exact(head_dim).enumerate() {

@@ -69,9 +69,11 @@ pub(in crate::engine) fn available() -> Vec<Arc<dyn Kernel>> {
     KERNELS.iter().filter_map(|entry| (entry.probe)().ok()).collect()
 }
 
-/// Every kernel of this machine, and the AMX loops on emulated tiles.
-fn under_test() -> Vec<Arc<dyn Kernel>> {
+/// Every kernel of this machine, the AMX loops on emulated tiles, and the NEON kernel, which is safe code.
+pub(in crate::engine) fn under_test() -> Vec<Arc<dyn Kernel>> {
     let mut kernels = available();
+    #[cfg(not(target_arch = "aarch64"))]
+    kernels.extend((aarch64::NEON.probe)());
     #[cfg(target_arch = "x86_64")]
     kernels.extend(x86_64::emulated_amx());
     kernels
@@ -253,6 +255,59 @@ fn attention_of_a_chunk_or_one_position_has_the_bits_of_the_whole() {
                     parts.extend(part.attend(&*kernel, &kv, q));
                 }
                 assert_eq!(bits(&parts), bits(&all), "{} {shape:?} in chunks of {chunk}", kernel.name());
+            }
+        }
+    }
+}
+
+/// What sequences with a common past and an own end store.
+struct Fork<'a> {
+    past: &'a Rows,
+    end: &'a Rows,
+    n_shared: usize,
+}
+
+impl KvRows for Fork<'_> {
+    fn decode_f32(&self, start: usize, n: usize, k: &mut [f32], v: &mut [f32]) {
+        let rows = if start < self.n_shared { self.past } else { self.end };
+        rows.decode_f32(start, n, k, v);
+    }
+
+    fn decode_bf16(&self, start: usize, n: usize, k: &mut [u16], v: &mut [u16]) {
+        let rows = if start < self.n_shared { self.past } else { self.end };
+        rows.decode_bf16(start, n, k, v);
+    }
+}
+
+#[test]
+fn forks_have_the_bits_of_jobs_on_their_own() {
+    for (n_shared, group, head_dim) in [(64, 3, 64), (256, 1, 33), (128, 8, 16), (0, 2, 80)] {
+        let past = Rows::new(n_shared + 130, head_dim, 1);
+        let ends: Vec<Rows> = (0..5).map(|seed| Rows::new(n_shared + 130, head_dim, 10 + seed)).collect();
+        let forks: Vec<Fork<'_>> = ends.iter().map(|end| Fork { past: &past, end, n_shared }).collect();
+        let shape = |index: usize| {
+            let first_position = n_shared + [0, 1, 63, 64, 129][index];
+            Shape { first_position, n_position: 1, group, head_dim, window: None }
+        };
+        let queries: Vec<Vec<f32>> = (0..5).map(|i| Numbers::new(i).f32s(group * head_dim)).collect();
+        for kernel in under_test() {
+            let alone = |index: usize| shape(index).attend(&*kernel, &forks[index], &queries[index]);
+            for n_fork in [1, 2, 5] {
+                let mut outs = vec![vec![f32::NAN; group * head_dim]; n_fork];
+                let jobs = outs.iter_mut().enumerate().map(|(i, out)| AttentionJob {
+                    kv: &forks[i],
+                    q: &queries[i],
+                    out,
+                    first_position: shape(i).first_position,
+                    group,
+                    head_dim,
+                    scale: 1.0 / (head_dim as f32).sqrt(),
+                    window: None,
+                });
+                kernel.attend_forks(&mut jobs.collect::<Vec<_>>(), n_shared);
+                for (index, out) in outs.iter().enumerate() {
+                    assert_eq!(bits(out), bits(&alone(index)), "{} {n_shared} {group} {index}", kernel.name());
+                }
             }
         }
     }

@@ -11,6 +11,8 @@ mod float8;
 mod fp8_e4m3;
 mod fp8_e5m2;
 mod int8_per_token_head;
+#[cfg(test)]
+mod kernel_tests;
 
 pub use paged::{BLOCK_TOKENS, BlockTable, CacheError, CacheShape, PagedCache, StoredRows, WriteRows};
 pub use scales::KvScales;

@@ -4,7 +4,7 @@
 //! `[layer][kv_head][K, V][16][row_bytes]`. A full block never changes again, so forks share it for free; a partly filled
 //! one is copied by whoever writes into it first.
 
-use crate::engine::kernels::KvRows;
+use crate::engine::kernels::{KvRows, prefetch};
 use crate::engine::kv_cache::codec::KvCodec;
 use crate::engine::kv_cache::scales::KvScales;
 
@@ -51,6 +51,14 @@ pub enum CacheError {
 #[derive(Debug, Default)]
 pub struct BlockTable {
     blocks: Vec<u32>,
+}
+
+impl BlockTable {
+    /// Positions from the first on whose blocks both tables hold.
+    pub fn n_shared(&self, other: &Self) -> usize {
+        let same = self.blocks.iter().zip(&other.blocks).take_while(|(own, others)| own == others);
+        same.count() * BLOCK_TOKENS
+    }
 }
 
 struct Block {
@@ -258,6 +266,13 @@ impl StoredRows<'_> {
 }
 
 impl KvRows for StoredRows<'_> {
+    fn prefetch(&self, start: usize, n: usize) {
+        self.for_each_run(start, n, |packed_k, packed_v, _| {
+            prefetch(packed_k);
+            prefetch(packed_v);
+        });
+    }
+
     fn decode_f32(&self, start: usize, n: usize, k: &mut [f32], v: &mut [f32]) {
         let (codec, head_dim) = (self.cache.codec, self.cache.shape.head_dim);
         let (k_scale, v_scale) = (self.cache.scales.k(self.layer), self.cache.scales.v(self.layer));
@@ -345,6 +360,7 @@ mod tests {
         assert_eq!(cache.n_free_block(), 3, "one copy, one new block");
         append(&mut cache, &mut first, 40..45, 0.25);
         assert_eq!(cache.n_free_block(), 3, "the tail is its owner's alone again");
+        assert_eq!((first.n_shared(&second), first.n_shared(&first)), (32, 48));
         check(&cache, &first, 0..40, 0.0);
         check(&cache, &second, 0..40, 0.0);
         check(&cache, &first, 40..45, 0.25);

@@ -1,14 +1,16 @@
 //! One forward pass over rows of several sequences.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rayon::prelude::*;
 
 use crate::engine::config::Activation;
-use crate::engine::kernels::{AttentionJob, Kernel, PackedMatrix};
+use crate::engine::kernels::{AttentionJob, KEY_BLOCK, Kernel, PackedMatrix};
 use crate::engine::kv_cache::{BlockTable, PagedCache, StoredRows, WriteRows};
 use crate::engine::model::{Layer, Model};
 use crate::engine::ops;
 use crate::engine::rope::{RopeTable, RopeTables, Ropes};
-use crate::engine::threads::Pool;
+use crate::engine::threads::{Forks, Pool};
 
 /// Consecutive tokens of one sequence inside a batch; their blocks are reserved.
 pub(in crate::engine) struct Span<'a> {
@@ -85,8 +87,7 @@ impl Forward<'_> {
             self.matmul(&normed, n_row, &layer.gate_up, &mut gate_up);
             self.gate(&gate_up, &mut gated);
             self.matmul(&gated, n_row, &layer.down, &mut delta);
-            self.add_normed(&mut x, &delta, layer.post_mlp_norm.as_deref(), &mut normed);
-            if !x.iter().all(|value| value.is_finite()) {
+            if !self.add_normed(&mut x, &delta, layer.post_mlp_norm.as_deref(), &mut normed) {
                 return Err(NotFinite { layer: index });
             }
         }
@@ -114,13 +115,13 @@ impl Forward<'_> {
         self.in_row_blocks(x, width, out, width, |x, out| ops::rms_norm(x, weight, eps, out));
     }
 
-    /// `x += delta`, normed first where the model does so; `normed` is room for that.
-    fn add_normed(&self, x: &mut [f32], delta: &[f32], weight: Option<&[f32]>, normed: &mut [f32]) {
+    /// `x += delta`, normed first where the model does so; `normed` is room for that. Whether all sums are numbers.
+    fn add_normed(&self, x: &mut [f32], delta: &[f32], weight: Option<&[f32]>, normed: &mut [f32]) -> bool {
         match weight {
-            None => ops::add(x, delta),
+            None => self.add(x, delta),
             Some(weight) => {
                 self.norm(delta, weight, normed);
-                ops::add(x, normed);
+                self.add(x, normed)
             }
         }
     }
@@ -171,9 +172,11 @@ impl Forward<'_> {
         let head_dim = config.head_dim;
         let (q_width, kv_width) = (config.n_head * head_dim, config.n_kv_head * head_dim);
         let stride = q_width + 2 * kv_width;
-        for (row, values) in qkv.chunks_exact_mut(stride).enumerate() {
-            self.finish_row(layer, row, angles, values);
-        }
+        self.in_blocks_of_rows(qkv, stride, |first_row, rows| {
+            for (row, values) in (first_row..).zip(rows.chunks_exact_mut(stride)) {
+                self.finish_row(layer, row, angles, values);
+            }
+        });
         let mut first_row = 0;
         for span in spans {
             let (k, v) = (&qkv[first_row * stride + q_width..], &qkv[first_row * stride + q_width + kv_width..]);
@@ -183,19 +186,44 @@ impl Forward<'_> {
         }
 
         // Queries of one KV head lie together in a job: [span][kv head][position][group, head_dim].
-        let group_width = config.group() * head_dim;
+        let (n_kv_head, group_width) = (config.n_kv_head, config.group() * head_dim);
+        let order = HeadOrder::new(spans, n_kv_head);
         let mut q = vec![0.0; attended.len()];
         let mut out = vec![0.0; attended.len()];
-        for_each_head_row(spans, config.n_kv_head, |index, row, kv_head| {
-            let source = row * stride + kv_head * group_width;
-            q[index * group_width..(index + 1) * group_width].copy_from_slice(&qkv[source..source + group_width]);
+        self.in_blocks_of_rows(&mut q, group_width, |first, rows| {
+            for (from, to) in order.rows_of_heads[first..].iter().zip(rows.chunks_exact_mut(group_width)) {
+                let (row, kv_head) = (from / n_kv_head, from % n_kv_head);
+                to.copy_from_slice(&qkv[row * stride + kv_head * group_width..][..group_width]);
+            }
         });
         self.attend(layer, spans, cache, &q, &mut out);
-        for_each_head_row(spans, config.n_kv_head, |index, row, kv_head| {
-            let target = row * q_width + kv_head * group_width;
-            let result = &out[index * group_width..(index + 1) * group_width];
-            attended[target..target + group_width].copy_from_slice(result);
+        self.in_blocks_of_rows(attended, group_width, |first, rows| {
+            for (from, to) in order.heads_of_rows[first..].iter().zip(rows.chunks_exact_mut(group_width)) {
+                to.copy_from_slice(&out[from * group_width..][..group_width]);
+            }
         });
+    }
+
+    /// Applies `work(index of the first row, rows)` to blocks of rows, on all threads where there are enough to share.
+    fn in_blocks_of_rows(&self, rows: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+        if self.pool.n_threads() == 1 || rows.len() <= ROWS_PER_TASK * width {
+            return work(0, rows);
+        }
+        let blocks = rows.par_chunks_mut(ROWS_PER_TASK * width).enumerate();
+        self.pool.run(|| blocks.for_each(|(block, rows)| work(block * ROWS_PER_TASK, rows)));
+    }
+
+    /// `x += delta`; whether all sums are numbers.
+    fn add(&self, x: &mut [f32], delta: &[f32]) -> bool {
+        let width = self.model.config.hidden_size;
+        let finite = AtomicBool::new(true);
+        self.in_blocks_of_rows(x, width, |first, rows| {
+            ops::add(rows, &delta[first * width..]);
+            if !rows.iter().fold(true, |finite, value| finite & value.is_finite()) {
+                finite.store(false, Ordering::Relaxed);
+            }
+        });
+        finite.into_inner()
     }
 
     /// What happens to one row `[q | k | v]` between the projection and the cache: bias, norm per head, RoPE.
@@ -220,7 +248,8 @@ impl Forward<'_> {
         }
     }
 
-    /// q, out: as laid out by [`for_each_head_row`]; one job per span and KV head.
+    /// q, out: as laid out by [`HeadOrder`]; one job per span and KV head. Sequences that decode over a common past
+    /// go together.
     fn attend(&self, layer: usize, spans: &[Span<'_>], cache: &PagedCache, q: &[f32], out: &mut [f32]) {
         let config = &self.model.config;
         let heads = spans
@@ -245,20 +274,78 @@ impl Forward<'_> {
                 window: config.layers[layer].window,
             });
         }
-        self.pool.attend(self.kernel, jobs);
+        let families = if config.layers[layer].window.is_none() { families(spans) } else { Vec::new() };
+        if families.is_empty() {
+            return self.pool.attend(self.kernel, jobs);
+        }
+        let mut forks: Vec<Forks<'_>> = Vec::new();
+        for family in &families {
+            forks.extend((0..config.n_kv_head).map(|_| Forks { jobs: Vec::new(), n_shared: family.n_shared }));
+        }
+        for (index, job) in jobs.into_iter().enumerate() {
+            let (span, kv_head) = (index / config.n_kv_head, index % config.n_kv_head);
+            let family = families.iter().position(|family| family.spans.contains(&span)).unwrap_or_default();
+            forks[family * config.n_kv_head + kv_head].jobs.push(job);
+        }
+        self.pool.attend_forks(self.kernel, forks);
     }
 }
 
-/// Calls `each(index among all rows of all heads, batch row, kv_head)` in the order of the jobs' memory.
-fn for_each_head_row(spans: &[Span<'_>], n_kv_head: usize, mut each: impl FnMut(usize, usize, usize)) {
-    let (mut index, mut first_row) = (0, 0);
-    for span in spans {
-        for kv_head in 0..n_kv_head {
-            for row in first_row..first_row + span.ids.len() {
-                each(index, row, kv_head);
-                index += 1;
+/// Spans of one token over a common past.
+struct Family {
+    /// Indices of spans, ascending.
+    spans: Vec<usize>,
+    /// Positions that all of them share: whole key blocks before any of the tokens.
+    n_shared: usize,
+}
+
+/// Every span in one family; none at all unless all spans are one token and some share.
+fn families(spans: &[Span<'_>]) -> Vec<Family> {
+    let mut families: Vec<Family> = Vec::new();
+    if spans.len() < 2 || spans.iter().any(|span| span.ids.len() != 1) {
+        return families;
+    }
+    for (index, span) in spans.iter().enumerate() {
+        let n_shared = |family: &Family| {
+            let first = &spans[family.spans[0]];
+            let n_past = span.first_position.min(first.first_position);
+            first.table.n_shared(span.table).min(n_past).min(family.n_shared) / KEY_BLOCK * KEY_BLOCK
+        };
+        // A family that would lose more than half of what it shares is the wrong one.
+        let found = families.iter_mut().map(|family| (n_shared(family), family));
+        let found = found.filter(|(n_shared, family)| n_shared * 2 > family.n_shared.min(span.first_position));
+        match found.max_by_key(|(n_shared, _)| *n_shared) {
+            Some((n_shared, family)) => {
+                family.spans.push(index);
+                family.n_shared = n_shared;
             }
+            None => families.push(Family { spans: vec![index], n_shared: span.first_position / KEY_BLOCK * KEY_BLOCK }),
         }
-        first_row += span.ids.len();
+    }
+    if families.len() == spans.len() { Vec::new() } else { families }
+}
+
+/// Where a group of query heads stands in a batch `[row][kv head]` and in the memory of the jobs
+/// `[span][kv head][position]`.
+struct HeadOrder {
+    /// In the order of the jobs: place in the batch.
+    rows_of_heads: Vec<usize>,
+    /// In the order of the batch: place among the jobs.
+    heads_of_rows: Vec<usize>,
+}
+
+impl HeadOrder {
+    fn new(spans: &[Span<'_>], n_kv_head: usize) -> Self {
+        let mut rows_of_heads = Vec::new();
+        let mut first_row = 0;
+        for span in spans {
+            let rows = first_row..first_row + span.ids.len();
+            first_row = rows.end;
+            let places = (0..n_kv_head).flat_map(|kv_head| rows.clone().map(move |row| row * n_kv_head + kv_head));
+            rows_of_heads.extend(places);
+        }
+        let mut heads_of_rows = vec![0; rows_of_heads.len()];
+        rows_of_heads.iter().enumerate().for_each(|(index, place)| heads_of_rows[*place] = index);
+        Self { rows_of_heads, heads_of_rows }
     }
 }

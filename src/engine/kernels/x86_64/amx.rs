@@ -106,6 +106,10 @@ impl<U: TileUnit> Kernel for AmxKernel<U> {
     fn attend(&self, job: &mut AttentionJob<'_>) {
         amx_attention::attend(self.unit, self.vectors, job);
     }
+
+    fn attend_forks(&self, jobs: &mut [AttentionJob<'_>], n_shared: usize) {
+        amx_attention::attend_forks(self.unit, self.vectors, jobs, n_shared);
+    }
 }
 
 /// Up to 2 × 2 tiles of a product: x `[1 or 2 row blocks][n_block][16 rows]`, w `[1 or 2 tiles][n_block · 16 pairs]` →

@@ -14,7 +14,7 @@ use super::key_block::{
 use super::lanes::{load, pairs_of_rounded, store_line};
 use super::tiles::{Sums, TILE_ROWS, TileOps, TileUnit};
 use crate::engine::kernels::geometry::{KeyBlock, QueryTile, n_position, positions_per_task};
-use crate::engine::kernels::{AttentionJob, KEY_BLOCK, TILE_OUT, TileLine};
+use crate::engine::kernels::{AttentionJob, KEY_BLOCK, KvRows, TILE_OUT, TileLine};
 
 /// Left operands of a row block's weights: 64 keys are two tiles of 32.
 const WEIGHT_TILES: usize = KEY_PAIRS / TILE_PAIRS;
@@ -70,6 +70,17 @@ struct TileShape {
     scale: f32,
 }
 
+impl TileShape {
+    fn new(job: &AttentionJob<'_>) -> TileShape {
+        TileShape {
+            head_dim: job.head_dim,
+            n_block: job.head_dim.div_ceil(2 * TILE_PAIRS),
+            n_dim_tile: job.head_dim.div_ceil(TILE_OUT),
+            scale: job.scale * std::f32::consts::LOG2_E,
+        }
+    }
+}
+
 /// Attention of one job on the tile registers of `unit`.
 pub(super) fn attend(unit: impl TileUnit, vectors: Avx512, job: &mut AttentionJob<'_>) {
     let n_position = n_position(job);
@@ -79,6 +90,36 @@ pub(super) fn attend(unit: impl TileUnit, vectors: Avx512, job: &mut AttentionJo
     for first in (0..n_position).step_by(step) {
         let tile = QueryTile::new(job, first, step.min(n_position - first));
         attend_tile(&mut registers, vectors, job, &tile, first, &mut scratch);
+    }
+    drop(registers);
+    SCRATCH.set(scratch);
+}
+
+/// Attention of jobs of one position each, whose first `n_shared` keys are one and the same: every shared block is read once
+/// for the queries of all jobs, then each job goes on with its own keys.
+pub(super) fn attend_forks(unit: impl TileUnit, vectors: Avx512, jobs: &mut [AttentionJob<'_>], n_shared: usize) {
+    let Some(first) = jobs.first() else { return };
+    let (group, shape) = (first.group, TileShape::new(first));
+    let n_row = jobs.len() * group;
+    let q: Vec<f32> = jobs.iter().flat_map(|job| job.q).copied().collect();
+    let mut scratch = SCRATCH.take();
+    let mut registers = unit.open();
+    vectors.round_to_tiles(&q, shape.head_dim, shape.n_block, &mut scratch.q);
+    prepare(&mut scratch, n_row, &shape);
+    for start in (0..n_shared).step_by(KEY_BLOCK) {
+        if start + KEY_BLOCK < n_shared {
+            first.kv.prefetch(start + KEY_BLOCK, KEY_BLOCK);
+        }
+        read_block(vectors, first.kv, start, KEY_BLOCK, &shape, &mut scratch);
+        vectors.values_to_tiles(&scratch.v, shape.head_dim, &mut scratch.v_lines);
+        let mask = |row| if row < n_row { u64::MAX } else { 0 };
+        attend_blocks(&mut registers, vectors, &mut scratch, &shape, mask);
+    }
+    for (index, job) in jobs.iter_mut().enumerate() {
+        let tile = QueryTile::new(job, 0, 1);
+        let start = Start { key: n_shared, row: index * group };
+        attend_keys(&mut registers, vectors, job, &tile, &start, &shape, &mut scratch);
+        finish_rows(vectors, &scratch, start.row, &shape, job.out);
     }
     drop(registers);
     SCRATCH.set(scratch);
@@ -95,31 +136,66 @@ fn attend_tile(
     let (group, head_dim) = (job.group, job.head_dim);
     let n_row = tile.n_position * group;
     let span = first * group * head_dim..(first * group + n_row) * head_dim;
-    let shape = TileShape {
-        head_dim,
-        n_block: head_dim.div_ceil(2 * TILE_PAIRS),
-        n_dim_tile: head_dim.div_ceil(TILE_OUT),
-        scale: job.scale * std::f32::consts::LOG2_E,
-    };
+    let shape = TileShape::new(job);
     vectors.round_to_tiles(&job.q[span.clone()], head_dim, shape.n_block, &mut scratch.q);
     prepare(scratch, n_row, &shape);
-    for block in tile.blocks() {
+    attend_keys(registers, vectors, job, tile, &Start { key: 0, row: 0 }, &shape, scratch);
+    finish_rows(vectors, scratch, 0, &shape, &mut job.out[span]);
+}
+
+/// Where a query tile begins.
+struct Start {
+    /// Its first key; those before are done.
+    key: usize,
+    /// The row of its first query.
+    row: usize,
+}
+
+/// The queries of a tile against its key blocks.
+fn attend_keys(
+    registers: &mut impl TileOps,
+    vectors: Avx512,
+    job: &AttentionJob<'_>,
+    tile: &QueryTile,
+    start: &Start,
+    shape: &TileShape,
+    scratch: &mut Scratch,
+) {
+    let head_dim = shape.head_dim;
+    let position_of = |row: usize| row.checked_sub(start.row).map(|row| row / job.group);
+    let mut blocks = tile.blocks().skip_while(|block| block.start < start.key).peekable();
+    while let Some(block) = blocks.next() {
+        if let Some(next) = blocks.peek() {
+            job.kv.prefetch(next.start, next.n_key);
+        }
         let n_decoded = block.n_key * head_dim;
-        job.kv.decode_bf16(block.start, block.n_key, &mut scratch.k[..n_decoded], &mut scratch.v[..n_decoded]);
-        vectors.keys_to_tiles(&scratch.k[..n_decoded], head_dim, &mut scratch.k_lines);
+        read_block(vectors, job.kv, block.start, block.n_key, shape, scratch);
         if tile.sees_all(&block) || all_finite(&scratch.v[..n_decoded]) {
             vectors.values_to_tiles(&scratch.v[..n_decoded], head_dim, &mut scratch.v_lines);
-            attend_blocks(registers, vectors, scratch, &shape, |row| row_mask(tile, &block, row / group));
+            let mask = |row| position_of(row).map_or(0, |position| row_mask(tile, &block, position));
+            attend_blocks(registers, vectors, scratch, shape, mask);
             continue;
         }
         for position in block.positions.clone() {
             let mask = tile.mask(&block, position);
             let seen = without_hidden(&scratch.v[..n_decoded], head_dim, mask);
             vectors.values_to_tiles(&seen, head_dim, &mut scratch.v_lines);
-            attend_blocks(registers, vectors, scratch, &shape, |row| if row / group == position { mask } else { 0 });
+            let mask = |row| if position_of(row) == Some(position) { mask } else { 0 };
+            attend_blocks(registers, vectors, scratch, shape, mask);
         }
     }
-    for (row, out) in job.out[span].chunks_exact_mut(head_dim).enumerate() {
+}
+
+/// Decodes a block and lays its keys out in tiles.
+fn read_block(vectors: Avx512, kv: &dyn KvRows, start: usize, n_key: usize, shape: &TileShape, scratch: &mut Scratch) {
+    let n_decoded = n_key * shape.head_dim;
+    kv.decode_bf16(start, n_key, &mut scratch.k[..n_decoded], &mut scratch.v[..n_decoded]);
+    vectors.keys_to_tiles(&scratch.k[..n_decoded], shape.head_dim, &mut scratch.k_lines);
+}
+
+/// Divides the rows from `first_row` on by their weights: out `[row][head_dim]`.
+fn finish_rows(vectors: Avx512, scratch: &Scratch, first_row: usize, shape: &TileShape, out: &mut [f32]) {
+    for (out, row) in out.chunks_exact_mut(shape.head_dim).zip(first_row..) {
         let sums = &scratch.out[row / TILE_ROWS * shape.n_dim_tile..][..shape.n_dim_tile];
         for (out, sums) in out.chunks_mut(TILE_OUT).zip(sums) {
             vectors.finish_row(&scratch.states[row], &sums.0[row % TILE_ROWS], out);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Avx2;
-use crate::engine::kernels::portable::{self, MulAdd};
+use crate::engine::kernels::portable::{self, Fused};
 use crate::engine::kernels::{AttentionJob, Kernel, KernelEntry, PackedMatrix};
 
 /// Most x86-64 machines of the last ten years.
@@ -16,16 +16,6 @@ const NAME: &str = "x86_64-f32-avx2";
 fn probe() -> Result<Arc<dyn Kernel>, &'static str> {
     let token = Avx2::detect().ok_or("this CPU has no AVX2 with FMA")?;
     Ok(Arc::new(Avx2Kernel(token)))
-}
-
-/// One rounding; inlined into functions that have the fused instruction, where it is one instruction and not a libm call.
-struct Fused;
-
-impl MulAdd for Fused {
-    #[inline(always)]
-    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-        a.mul_add(b, c)
-    }
 }
 
 struct Avx2Kernel(Avx2);

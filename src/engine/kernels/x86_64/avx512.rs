@@ -71,6 +71,10 @@ impl Kernel for Avx512Kernel {
     fn attend(&self, job: &mut AttentionJob<'_>) {
         avx512_attention::attend(self.0, job);
     }
+
+    fn attend_forks(&self, jobs: &mut [AttentionJob<'_>], n_shared: usize) {
+        avx512_attention::attend_forks(self.0, jobs, n_shared);
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]

@@ -14,7 +14,7 @@ use super::avx512_blocks::{BLOCK_ROWS, BLOCK_TILES, Line, dot_block, dot_keys, d
 use super::key_block::{KEY_TILES, RowState, all_finite, finish_row, pack_keys, weigh, without_hidden};
 use super::lanes::{first_of_pairs, load, load_line, load_widened, second_of_pairs, store};
 use crate::engine::kernels::geometry::{QueryTile, n_position, positions_per_task};
-use crate::engine::kernels::{AttentionJob, KEY_BLOCK, TILE_OUT, TileLine};
+use crate::engine::kernels::{AttentionJob, KEY_BLOCK, KvRows, TILE_OUT, TileLine};
 
 thread_local! {
     /// Kept from call to call because fresh memory costs page faults.
@@ -70,6 +70,17 @@ struct TileShape {
     scale: f32,
 }
 
+impl TileShape {
+    fn new(job: &AttentionJob<'_>) -> TileShape {
+        TileShape {
+            head_dim: job.head_dim,
+            n_in: job.head_dim.next_multiple_of(2),
+            n_dim_tile: job.head_dim.div_ceil(TILE_OUT),
+            scale: job.scale * std::f32::consts::LOG2_E,
+        }
+    }
+}
+
 /// Attention of one job.
 pub(super) fn attend(token: Avx512, job: &mut AttentionJob<'_>) {
     let Avx512 { .. } = token;
@@ -84,72 +95,141 @@ pub(super) fn attend(token: Avx512, job: &mut AttentionJob<'_>) {
     SCRATCH.set(scratch);
 }
 
+/// Attention of jobs of one position each, whose first `n_shared` keys are one and the same.
+pub(super) fn attend_forks(token: Avx512, jobs: &mut [AttentionJob<'_>], n_shared: usize) {
+    let Avx512 { .. } = token;
+    let mut scratch = SCRATCH.take();
+    // SAFETY: an `Avx512` exists, so `detect` saw the features that `attend_forked` enables.
+    unsafe { attend_forked(jobs, n_shared, &mut scratch) }
+    SCRATCH.set(scratch);
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 fn attend_tile(job: &mut AttentionJob<'_>, tile: &QueryTile, first: usize, scratch: &mut Scratch) {
     let (group, head_dim) = (job.group, job.head_dim);
     let n_row = tile.n_position * group;
     let span = first * group * head_dim..(first * group + n_row) * head_dim;
-    let shape = TileShape {
-        head_dim,
-        n_in: head_dim.next_multiple_of(2),
-        n_dim_tile: head_dim.div_ceil(TILE_OUT),
-        scale: job.scale * std::f32::consts::LOG2_E,
-    };
-    prepare(scratch, &job.q[span.clone()], &shape);
-    for block in tile.blocks() {
-        let n_decoded = block.n_key * head_dim;
-        job.kv.decode_bf16(block.start, block.n_key, &mut scratch.k[..n_decoded], &mut scratch.v[..n_decoded]);
-        pack_keys(&scratch.k[..n_decoded], head_dim, shape.n_in / 2, &mut scratch.k_pairs);
+    let shape = TileShape::new(job);
+    prepare(scratch, n_row, &shape);
+    round_queries(&job.q[span.clone()], &shape, &mut scratch.q);
+    attend_keys(job, tile, 0, 0, &shape, scratch);
+    finish_rows(scratch, 0, &shape, &mut job.out[span]);
+}
+
+/// Every shared block is read once for the queries of all jobs; then each job goes on with its own keys.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn attend_forked(jobs: &mut [AttentionJob<'_>], n_shared: usize, scratch: &mut Scratch) {
+    let Some(first) = jobs.first() else { return };
+    let (group, shape) = (first.group, TileShape::new(first));
+    let n_row = jobs.len() * group;
+    prepare(scratch, n_row, &shape);
+    for (job, q) in jobs.iter().zip(scratch.q.chunks_exact_mut(group * shape.n_in)) {
+        round_queries(job.q, &shape, q);
+    }
+    for start in (0..n_shared).step_by(KEY_BLOCK) {
+        if start + KEY_BLOCK < n_shared {
+            first.kv.prefetch(start + KEY_BLOCK, KEY_BLOCK);
+        }
+        read_block(first.kv, start, KEY_BLOCK, &shape, scratch);
+        attend_block(scratch, &shape, KEY_BLOCK, 0..n_row, |_| u64::MAX);
+    }
+    for (index, job) in jobs.iter_mut().enumerate() {
+        let tile = QueryTile::new(job, 0, 1);
+        attend_keys(job, &tile, n_shared, index * group, &shape, scratch);
+        finish_rows(scratch, index * group, &shape, job.out);
+    }
+}
+
+/// The tile's queries, which are the rows from `first_row` on, against its key blocks from `first_key` on.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn attend_keys(
+    job: &AttentionJob<'_>,
+    tile: &QueryTile,
+    first_key: usize,
+    first_row: usize,
+    shape: &TileShape,
+    scratch: &mut Scratch,
+) {
+    let group = job.group;
+    let mut blocks = tile.blocks().skip_while(|block| block.start < first_key).peekable();
+    while let Some(block) = blocks.next() {
+        if let Some(next) = blocks.peek() {
+            job.kv.prefetch(next.start, next.n_key);
+        }
+        let n_decoded = block.n_key * shape.head_dim;
+        read_block(job.kv, block.start, block.n_key, shape, scratch);
         let whole = tile.sees_all(&block);
-        let finite = whole || all_finite(&scratch.v[..n_decoded]);
-        if finite && n_row <= BLOCK_ROWS {
-            scratch.v[n_decoded..].fill(0);
-            let rows = block.positions.start * group..block.positions.end * group;
-            let mut masks = [0; BLOCK_ROWS];
-            for (mask, row) in masks.iter_mut().zip(rows.clone()) {
-                *mask = tile.mask(&block, row / group);
-            }
-            attend_rows(scratch, &shape, rows, &masks, Operands::Packed);
+        if whole || all_finite(&scratch.v[..n_decoded]) {
+            let rows = first_row + block.positions.start * group..first_row + block.positions.end * group;
+            let mask = |row| if whole { u64::MAX } else { tile.mask(&block, (row - first_row) / group) };
+            attend_block(scratch, shape, block.n_key, rows, mask);
             continue;
         }
         unpack_keys(scratch);
-        if finite {
-            unpack_values(&scratch.v[..n_decoded], &shape, &mut scratch.v_lines);
-            let rows = block.positions.start * group..block.positions.end * group;
-            for first in rows.clone().step_by(BLOCK_ROWS) {
-                let n_row = BLOCK_ROWS.min(rows.end - first);
-                let mut masks = [u64::MAX; BLOCK_ROWS];
-                if !whole {
-                    for (row, mask) in masks[..n_row].iter_mut().enumerate() {
-                        *mask = tile.mask(&block, (first + row) / group);
-                    }
-                }
-                attend_rows(scratch, &shape, first..first + n_row, &masks, Operands::Unpacked);
-            }
-            continue;
-        }
         for position in block.positions.clone() {
             let mask = tile.mask(&block, position);
-            let seen = without_hidden(&scratch.v[..n_decoded], head_dim, mask);
-            unpack_values(&seen, &shape, &mut scratch.v_lines);
-            for row in position * group..(position + 1) * group {
-                attend_rows(scratch, &shape, row..row + 1, &[mask; BLOCK_ROWS], Operands::Unpacked);
+            let seen = without_hidden(&scratch.v[..n_decoded], shape.head_dim, mask);
+            unpack_values(&seen, shape, &mut scratch.v_lines);
+            for row in first_row + position * group..first_row + (position + 1) * group {
+                attend_rows(scratch, shape, row..row + 1, &[mask; BLOCK_ROWS], Operands::Unpacked);
             }
         }
     }
-    for (row, out) in job.out[span].chunks_exact_mut(head_dim).enumerate() {
+}
+
+/// Decodes a block and lays its keys out in pairs.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn read_block(kv: &dyn KvRows, start: usize, n_key: usize, shape: &TileShape, scratch: &mut Scratch) {
+    let n_decoded = n_key * shape.head_dim;
+    kv.decode_bf16(start, n_key, &mut scratch.k[..n_decoded], &mut scratch.v[..n_decoded]);
+    pack_keys(&scratch.k[..n_decoded], shape.head_dim, shape.n_in / 2, &mut scratch.k_pairs);
+}
+
+/// A block that was read, for a run of rows; values of keys that a row does not see are finite.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn attend_block(
+    scratch: &mut Scratch,
+    shape: &TileShape,
+    n_key: usize,
+    rows: Range<usize>,
+    mask: impl Fn(usize) -> u64,
+) {
+    let n_decoded = n_key * shape.head_dim;
+    let operands = if rows.len() <= BLOCK_ROWS { Operands::Packed } else { Operands::Unpacked };
+    match operands {
+        Operands::Packed => scratch.v[n_decoded..].fill(0),
+        Operands::Unpacked => {
+            unpack_keys(scratch);
+            unpack_values(&scratch.v[..n_decoded], shape, &mut scratch.v_lines);
+        }
+    }
+    for first in rows.clone().step_by(BLOCK_ROWS) {
+        let rows = first..rows.end.min(first + BLOCK_ROWS);
+        let mut masks = [0; BLOCK_ROWS];
+        masks.iter_mut().zip(rows.clone()).for_each(|(of_row, row)| *of_row = mask(row));
+        attend_rows(scratch, shape, rows, &masks, operands);
+    }
+}
+
+/// Queries `[row][head_dim]`, rounded, into `[row][n_in]`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn round_queries(q: &[f32], shape: &TileShape, rounded: &mut [f32]) {
+    for (q, rounded) in q.chunks_exact(shape.head_dim).zip(rounded.chunks_exact_mut(shape.n_in)) {
+        round_row(q, rounded);
+    }
+}
+
+/// Divides the rows from `first_row` on by their weights: out `[row][head_dim]`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn finish_rows(scratch: &Scratch, first_row: usize, shape: &TileShape, out: &mut [f32]) {
+    for (out, row) in out.chunks_exact_mut(shape.head_dim).zip(first_row..) {
         finish_row(&scratch.states[row], &scratch.out[row * shape.n_dim_tile..][..shape.n_dim_tile], out);
     }
 }
 
-/// Rounds the queries and resets sums and states.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn prepare(scratch: &mut Scratch, q: &[f32], shape: &TileShape) {
-    let n_row = q.len() / shape.head_dim;
+/// Resets sums and states.
+fn prepare(scratch: &mut Scratch, n_row: usize, shape: &TileShape) {
     scratch.q.resize(n_row * shape.n_in, 0.0);
-    for (q, rounded) in q.chunks_exact(shape.head_dim).zip(scratch.q.chunks_exact_mut(shape.n_in)) {
-        round_row(q, rounded);
-    }
     scratch.states.clear();
     scratch.states.resize(n_row, RowState::NEW);
     scratch.out.clear();

@@ -3,8 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use super::Avx512;
 use super::lanes::round;
+use super::{Avx512, Vbmi};
 
 /// Codes of one table look-up.
 const LUT_STEP: usize = 32;
@@ -12,9 +12,15 @@ const LUT_STEP: usize = 32;
 /// Codes of one scaled conversion.
 const SCALE_STEP: usize = 16;
 
+/// Looks up whole steps of codes with the widest instructions there are; returns how many are done.
+pub(in crate::engine::kernels) fn lut8_to_bf16(codes: &[u8], table: &[u16; 256], out: &mut [u16]) -> usize {
+    let done = Vbmi::detect().map_or(0, |token| token.lut8_to_bf16(codes, table, out));
+    done + Avx512::detect().map_or(0, |token| token.lut8_to_bf16(&codes[done..], table, &mut out[done..]))
+}
+
 impl Avx512 {
     /// Looks up whole steps of codes; returns how many are done.
-    pub(in crate::engine::kernels) fn lut8_to_bf16(self, codes: &[u8], table: &[u16; 256], out: &mut [u16]) -> usize {
+    fn lut8_to_bf16(self, codes: &[u8], table: &[u16; 256], out: &mut [u16]) -> usize {
         let (codes, out) = (codes.as_chunks::<LUT_STEP>().0, out.as_chunks_mut::<LUT_STEP>().0);
         // SAFETY: `self` exists, so `detect` saw the features that `look_up` enables.
         unsafe { look_up(codes, table, out) }

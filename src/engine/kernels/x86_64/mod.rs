@@ -10,9 +10,11 @@ mod avx2;
 mod avx512;
 mod avx512_attention;
 mod avx512_blocks;
+mod byte_tables;
 mod codes;
 mod key_block;
 mod lanes;
+mod prefetch;
 mod tiles;
 
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
@@ -22,6 +24,8 @@ pub(super) use self::amx::ENTRY as AMX;
 pub(super) use self::amx::emulated as emulated_amx;
 pub(super) use self::avx2::ENTRY as AVX2;
 pub(super) use self::avx512::ENTRY as AVX512;
+pub(super) use self::codes::lut8_to_bf16;
+pub(super) use self::prefetch::prefetch;
 
 /// Proof of AVX2 and FMA.
 #[derive(Clone, Copy)]
@@ -51,6 +55,22 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq");
         present.then_some(Avx512 { _private: () })
+    }
+}
+
+/// Proof of AVX-512 F, BW and VBMI.
+#[derive(Clone, Copy)]
+pub(super) struct Vbmi {
+    _private: (),
+}
+
+impl Vbmi {
+    /// The token, if this machine has the instructions and the operating system saves their registers.
+    pub(super) fn detect() -> Option<Vbmi> {
+        let present = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vbmi");
+        present.then_some(Vbmi { _private: () })
     }
 }
 
@@ -139,6 +159,7 @@ mod tests {
             include_str!("lanes.rs"),
             include_str!("tiles.rs"),
             include_str!("codes.rs"),
+            include_str!("byte_tables.rs"),
         ];
         let mut n_attribute = 0;
         for attribute in sources.iter().flat_map(|source| source.split("#[target_feature(enable = \"").skip(1)) {

@@ -354,3 +354,172 @@ fn configuration(question: &Question<'_>, setting: &Setting) -> String {
         setting.head_dim, question.kv_cache_dtype
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::kv_cache::codec::known_dtypes;
+
+    /// Heads of 128: what each platform takes by itself, and after the slash the initials of those that may be asked for by
+    /// name: F `FLASH_ATTN`, I `FLASHINFER`, T `TRITON_ATTN`, X `FLEX_ATTENTION`. `-` is an error.
+    const TABLE: &str = "
+        dtype               sm80             sm89             sm90             sm100            cpu
+        auto                FLASH_ATTN/FITX  FLASH_ATTN/FITX  FLASH_ATTN/FITX  FLASHINFER/FITX  CPU_ATTN
+        bfloat16            FLASH_ATTN/FITX  FLASH_ATTN/FITX  FLASH_ATTN/FITX  FLASHINFER/FITX  CPU_ATTN
+        float16             FLASH_ATTN/FITX  FLASH_ATTN/FITX  FLASH_ATTN/FITX  FLASHINFER/FITX  CPU_ATTN
+        float32             -/               -/               -/               -/               -
+        fp8                 FLASHINFER/I     FLASHINFER/IT    FLASH_ATTN/FIT   FLASHINFER/FIT   CPU_ATTN
+        fp8_e4m3            FLASHINFER/I     FLASHINFER/IT    FLASH_ATTN/FIT   FLASHINFER/FIT   CPU_ATTN
+        fp8_e5m2            FLASHINFER/I     FLASHINFER/IT    FLASHINFER/IT    FLASHINFER/IT    CPU_ATTN
+        int8_per_token_head TRITON_ATTN/T    TRITON_ATTN/T    TRITON_ATTN/T    TRITON_ATTN/T    -
+        fp8_per_token_head  -/               TRITON_ATTN/T    TRITON_ATTN/T    TRITON_ATTN/T    -
+        int4_per_token_head TRITON_ATTN/T    TRITON_ATTN/T    TRITON_ATTN/T    TRITON_ATTN/T    -
+    ";
+
+    fn question(emulate: Platform, kv_cache_dtype: &str) -> Question<'_> {
+        Question {
+            emulate: Some(emulate),
+            asked: None,
+            kv_cache_dtype,
+            head_dim: 128,
+            block_tokens: None,
+            per_head_scales: false,
+        }
+    }
+
+    fn name(question: &Question<'_>) -> &'static str {
+        choose(question).map_or("-", |choice| choice.backend.name)
+    }
+
+    #[test]
+    fn every_platform_dtype_and_backend_resolves_as_written() {
+        let mut rows =
+            TABLE.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).filter(|row| !row.is_empty());
+        let header = rows.next().unwrap();
+        let rows: Vec<_> = rows.collect();
+        for dtype in known_dtypes() {
+            let row = rows.iter().find(|row| row[0] == dtype).unwrap_or_else(|| panic!("{dtype} is not in the table"));
+            for (platform, cell) in header.iter().zip(row).skip(1) {
+                let question = question(platform.parse().unwrap(), dtype);
+                let (automatic, by_name) = cell.split_once('/').unwrap_or((cell, ""));
+                assert_eq!(name(&question), automatic, "{dtype} on {platform}");
+                for backend in BACKENDS {
+                    let found = name(&Question { asked: Some(backend.name), ..question });
+                    let initial = match backend.name {
+                        "FLASH_ATTN" => "F",
+                        "FLASHINFER" => "I",
+                        "TRITON_ATTN" => "T",
+                        "FLEX_ATTENTION" => "X",
+                        _ => "?",
+                    };
+                    let expected = match backend.name {
+                        "NATIVE" | "REFERENCE" => backend.name,
+                        _ if *platform == "cpu" => automatic,
+                        name if by_name.contains(initial) => name,
+                        _ => "-",
+                    };
+                    assert_eq!(found, expected, "{dtype} on {platform}, asked for {}", backend.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_emulation_there_are_only_the_engines_own() {
+        for backend in BACKENDS {
+            let asked = Some(backend.name);
+            let found = choose(&Question { emulate: None, asked, ..question(Platform::Cpu, "fp8") });
+            match backend.name {
+                "NATIVE" | "REFERENCE" => assert_eq!(found.map(|choice| choice.backend.name).ok(), asked),
+                name => {
+                    let error = found.err().unwrap();
+                    assert_eq!(error, GuardError::NotEmulated { name });
+                    assert!(error.hints()[0].contains("sm80, sm89, sm90, sm100, cpu"));
+                }
+            }
+        }
+        let unasked = Question { emulate: None, ..question(Platform::Cpu, "int8_per_token_head") };
+        assert_eq!(name(&unasked), "NATIVE");
+        let error = choose(&Question { asked: Some("flash_attn"), ..unasked }).err().unwrap();
+        assert!(error.to_string().contains("`flash_attn`") && error.hints()[0].contains("FLASH_ATTN"));
+    }
+
+    #[test]
+    fn errors_and_reasons_are_in_the_words_of_the_engine() {
+        let fp8_reason = "FP8 KV cache requires FA3 on SM90, FA4 with head_size=512 on SM90, or FA4 on SM100";
+        let fp8 = question(Platform::Sm89, "fp8");
+        let error = choose(&Question { asked: Some("FLASH_ATTN"), ..fp8 }).err().unwrap();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "Selected backend AttentionBackendEnum.FLASH_ATTN is not valid for this configuration. \
+                 Reason: ['kv_cache_dtype not supported', '{fp8_reason}']"
+            )
+        );
+        assert!(error.hints()[0].contains("valid here: FLASHINFER, TRITON_ATTN"), "{:?}", error.hints());
+        let passed_over = choose(&fp8).map(|choice| choice.passed_over).unwrap();
+        let reasons = vec!["kv_cache_dtype not supported".to_string(), fp8_reason.to_string()];
+        assert_eq!(passed_over, [PassedOver { backend: "FLASH_ATTN".into(), reasons }]);
+
+        let error = choose(&question(Platform::Sm90, "float32")).err().unwrap().to_string();
+        let unsupported = "[kv_cache_dtype not supported]";
+        let all = ["FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "TURBOQUANT"]
+            .map(|name| format!("{name}: {unsupported}"));
+        assert_eq!(
+            error,
+            format!(
+                "No valid attention backend found for cuda with AttentionSelectorConfig(head_size=128, dtype=torch.bfloat16, \
+                 kv_cache_dtype=float32, block_size=None, use_mla=False, has_sink=False, use_sparse=False, \
+                 use_per_head_quant_scales=False). Reasons: {{{}}}.",
+                all.join(", ")
+            )
+        );
+    }
+
+    #[test]
+    fn a_cpu_replaces_the_name_and_says_so() {
+        let bf16 = question(Platform::Cpu, "bfloat16");
+        let choice = choose(&Question { asked: Some("FLASH_ATTN"), ..bf16 }).unwrap();
+        assert_eq!((choice.backend.name, choice.backend.block_tokens), ("CPU_ATTN", 32));
+        let reasons = vec!["Cannot use AttentionBackendEnum.FLASH_ATTN backend on CPU.".to_string()];
+        assert_eq!(choice.passed_over, [PassedOver { backend: "FLASH_ATTN".into(), reasons }]);
+        assert!(choose(&Question { asked: Some("CPU_ATTN"), ..bf16 }).unwrap().passed_over.is_empty());
+
+        let error = choose(&question(Platform::Cpu, "int8_per_token_head")).err().unwrap();
+        let words = "--kv-cache-dtype int8_per_token_head is not supported by the CPU attention backend on this host.";
+        assert_eq!(error.to_string(), words);
+        let error = choose(&Question { head_dim: 80, ..question(Platform::Cpu, "fp8") }).err().unwrap();
+        assert_eq!(error.to_string(), "FP8 KV cache requires head_size divisible by 32 on CPU.");
+        assert_eq!(name(&Question { head_dim: 80, ..bf16 }), "CPU_ATTN");
+        assert_eq!(name(&Question { head_dim: 72, ..bf16 }), "-");
+    }
+
+    #[test]
+    fn heads_blocks_and_scales_disqualify_too() {
+        let fp8 = |platform| question(platform, "fp8");
+        let sized = |head_dim, question| Question { head_dim, ..question };
+        assert_eq!(name(&sized(80, fp8(Platform::Sm89))), "TRITON_ATTN", "FLASHINFER has no heads of 80");
+        let refused = choose(&sized(80, fp8(Platform::Sm80))).err().unwrap().to_string();
+        assert!(refused.contains("Triton attention backend on") && refused.contains("requires SM89+"), "{refused}");
+        assert_eq!(name(&sized(16, question(Platform::Sm80, "bfloat16"))), "FLASH_ATTN");
+        assert_eq!(name(&sized(20, question(Platform::Sm80, "bfloat16"))), "FLEX_ATTENTION");
+        assert_eq!(name(&sized(512, question(Platform::Sm80, "bfloat16"))), "FLASHINFER");
+        assert_eq!(name(&sized(512, fp8(Platform::Sm90))), "FLASH_ATTN");
+        assert_eq!(name(&sized(320, fp8(Platform::Sm90))), "TRITON_ATTN");
+
+        let per_head = |platform| Question { per_head_scales: true, ..fp8(platform) };
+        assert_eq!(name(&per_head(Platform::Sm90)), "FLASH_ATTN");
+        assert_eq!(name(&per_head(Platform::Sm100)), "FLASH_ATTN");
+        let error = choose(&per_head(Platform::Sm89)).err().unwrap().to_string();
+        assert!(error.contains("FLASHINFER: [per-head quant scales not supported]"), "{error}");
+        let baseline = Question { per_head_scales: true, ..question(Platform::Sm89, "bfloat16") };
+        assert_eq!(name(&baseline), "FLASH_ATTN", "a 16-bit cache has no scales");
+
+        let blocks = |block_tokens, question| Question { block_tokens: Some(block_tokens), ..question };
+        assert_eq!(name(&blocks(128, question(Platform::Sm100, "bfloat16"))), "FLASHINFER");
+        assert_eq!(name(&blocks(48, question(Platform::Sm100, "bfloat16"))), "FLASH_ATTN");
+        assert_eq!(name(&blocks(128, fp8(Platform::Sm89))), "TRITON_ATTN");
+        let error = choose(&blocks(8, question(Platform::Sm90, "bfloat16"))).err().unwrap().to_string();
+        assert!(error.contains("block_size=8") && error.contains("FLASH_ATTN: [block_size not supported]"), "{error}");
+    }
+}

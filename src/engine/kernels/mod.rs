@@ -13,6 +13,7 @@
 #[cfg(any(target_arch = "aarch64", test))]
 mod aarch64;
 pub mod decode;
+pub mod emulated;
 mod geometry;
 mod packed;
 mod portable;
@@ -47,6 +48,22 @@ pub trait KvRows: Sync {
 
     /// Says that positions `start..start + n` are about to be decoded, so that they can be on their way from memory.
     fn prefetch(&self, _start: usize, _n: usize) {}
+
+    /// Decodes positions `start..start + n` to the values of their codes without the scales, k, v `[n, head_dim]`, and the
+    /// scale of each key, k_scales, v_scales `[n]`. A store without scales has decoded values and ones.
+    fn decode_codes_f32(
+        &self,
+        start: usize,
+        n: usize,
+        k: &mut [f32],
+        v: &mut [f32],
+        k_scales: &mut [f32],
+        v_scales: &mut [f32],
+    ) {
+        self.decode_f32(start, n, k, v);
+        k_scales.fill(1.0);
+        v_scales.fill(1.0);
+    }
 }
 
 /// Attention of consecutive query positions of one sequence over one KV head.

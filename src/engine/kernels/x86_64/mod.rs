@@ -12,6 +12,7 @@ mod avx512_attention;
 mod avx512_blocks;
 mod byte_tables;
 mod codes;
+mod emulated;
 mod key_block;
 mod lanes;
 mod prefetch;
@@ -25,6 +26,7 @@ pub(super) use self::amx::emulated as emulated_amx;
 pub(super) use self::avx2::ENTRY as AVX2;
 pub(super) use self::avx512::ENTRY as AVX512;
 pub(super) use self::codes::lut8_to_bf16;
+pub(super) use self::emulated::attend_emulated;
 pub(super) use self::prefetch::prefetch;
 
 /// Proof of AVX2 and FMA.

@@ -12,6 +12,7 @@
 pub mod decode;
 mod geometry;
 mod packed;
+mod peak;
 mod portable;
 mod reference;
 mod rounding;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 pub use self::geometry::positions_per_task;
 pub use self::packed::{PackedMatrix, TileLine};
+pub use self::peak::peak_flops;
 pub use self::rounding::{bf16_to_f32, f32_to_bf16};
 
 /// Keys per attention block, aligned to absolute positions.

@@ -35,13 +35,13 @@ const REGISTRIES: &[Registry] = &[
         folder: "engine/kernels",
         registry: "engine/kernels/mod.rs",
         slice: "KERNELS",
-        shared: &["decode", "geometry", "packed", "rounding"],
+        shared: &["decode", "geometry", "packed", "peak", "rounding"],
     },
     Registry {
         folder: "engine/kernels/x86_64",
         registry: "engine/kernels/mod.rs",
         slice: "KERNELS",
-        shared: &["amx_attention", "avx512_attention", "avx512_blocks", "codes", "key_block", "lanes", "tiles"],
+        shared: &["amx_attention", "avx512_attention", "avx512_blocks", "codes", "key_block", "lanes", "peak", "tiles"],
     },
     Registry { folder: "report/sections", registry: "report/mod.rs", slice: "SECTIONS", shared: &[] },
 ];

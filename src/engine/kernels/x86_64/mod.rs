@@ -13,6 +13,7 @@ mod avx512_blocks;
 mod codes;
 mod key_block;
 mod lanes;
+pub(super) mod peak;
 mod tiles;
 
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
@@ -137,6 +138,7 @@ mod tests {
             include_str!("avx512_blocks.rs"),
             include_str!("key_block.rs"),
             include_str!("lanes.rs"),
+            include_str!("peak.rs"),
             include_str!("tiles.rs"),
             include_str!("codes.rs"),
         ];

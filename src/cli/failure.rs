@@ -22,6 +22,7 @@ use kvgauge::targets::embedded::OpenError;
 use kvgauge::tasks::TaskError;
 use kvgauge::tokenizer::TokenizerError;
 
+use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::exit_code::Exit;
 use crate::logprobs::InputError;
@@ -65,6 +66,8 @@ pub(crate) enum Failure {
     Table(#[from] TableError),
     #[error(transparent)]
     Input(#[from] InputError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     #[error("no candidate is left besides the baseline `{baseline}`")]
     NoCandidate { baseline: String },
     #[error("`{}` holds no record of a baseline", dir.display())]
@@ -119,6 +122,7 @@ impl Failure {
             | Self::Dtype(_)
             | Self::Tokenizer(_)
             | Self::Input(_)
+            | Self::Bench(_)
             | Self::ManyBaselines { .. }
             | Self::RunFolder { .. }
             | Self::ManyFolders { .. }
@@ -272,6 +276,7 @@ impl Hint for Failure {
             Self::Report(error) => error.hints(),
             Self::Table(error) => error.hints(),
             Self::Input(error) => error.hints(),
+            Self::Bench(error) => error.hints(),
             Self::NoCandidate { .. } => {
                 vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]
             }

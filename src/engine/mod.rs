@@ -7,6 +7,7 @@
 //! file ─▶ gguf / weights ─▶ dequant ─▶ Model ─▶ Engine { kernel, threads, kv_cache } ─▶ prefill, decode, logprobs
 //! ```
 
+pub mod attention;
 pub mod config;
 mod dequant;
 mod error;

@@ -10,6 +10,7 @@
 //! 2. A line in [`KERNELS`], best first. The contract tests, the CLI and the record read that table.
 
 pub mod decode;
+pub mod emulated;
 mod geometry;
 mod packed;
 mod peak;
@@ -41,6 +42,22 @@ pub trait KvRows: Sync {
 
     /// Decodes positions `start..start + n` to BF16 bit patterns: k, v `[n, head_dim]`.
     fn decode_bf16(&self, start: usize, n: usize, k: &mut [u16], v: &mut [u16]);
+
+    /// Decodes positions `start..start + n` to the values of their codes without the scales, k, v `[n, head_dim]`, and the
+    /// scale of each key, k_scales, v_scales `[n]`. A store without scales has decoded values and ones.
+    fn decode_codes_f32(
+        &self,
+        start: usize,
+        n: usize,
+        k: &mut [f32],
+        v: &mut [f32],
+        k_scales: &mut [f32],
+        v_scales: &mut [f32],
+    ) {
+        self.decode_f32(start, n, k, v);
+        k_scales.fill(1.0);
+        v_scales.fill(1.0);
+    }
 }
 
 /// Attention of consecutive query positions of one sequence over one KV head.

@@ -168,7 +168,7 @@ fn attend_tile<M: MulAdd>(job: &mut AttentionJob<'_>, tile: &QueryTile, first: u
 
 /// q · k for all keys of a block, summed over the dimensions in ascending order.
 #[inline(always)]
-fn scores<M: MulAdd>(q: &[f32], k_by_dim: &[[f32; KEY_BLOCK]]) -> [f32; KEY_BLOCK] {
+pub(super) fn scores<M: MulAdd>(q: &[f32], k_by_dim: &[[f32; KEY_BLOCK]]) -> [f32; KEY_BLOCK] {
     let mut scores = [0.0; KEY_BLOCK];
     for (lanes, first) in scores.as_chunks_mut::<LANES>().0.iter_mut().zip((0..).step_by(LANES)) {
         for (q, keys) in q.iter().zip(k_by_dim) {
@@ -238,7 +238,7 @@ fn weigh<M: MulAdd>(scores: &mut [f32; KEY_BLOCK], mask: u64, scale: f32, state:
 
 /// Overwrites the keys whose bit is not set.
 #[inline(always)]
-fn hide(scores: &mut [f32; KEY_BLOCK], mask: u64, with: f32) {
+pub(super) fn hide(scores: &mut [f32; KEY_BLOCK], mask: u64, with: f32) {
     for (key, score) in scores.iter_mut().enumerate() {
         *score = if mask >> key & 1 == 1 { *score } else { with };
     }

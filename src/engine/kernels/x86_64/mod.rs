@@ -11,6 +11,7 @@ mod avx512;
 mod avx512_attention;
 mod avx512_blocks;
 mod codes;
+mod emulated;
 mod key_block;
 mod lanes;
 pub(super) mod peak;
@@ -23,6 +24,7 @@ pub(super) use self::amx::ENTRY as AMX;
 pub(super) use self::amx::emulated as emulated_amx;
 pub(super) use self::avx2::ENTRY as AVX2;
 pub(super) use self::avx512::ENTRY as AVX512;
+pub(super) use self::emulated::attend_emulated;
 
 /// Proof of AVX2 and FMA.
 #[derive(Clone, Copy)]

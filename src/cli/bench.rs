@@ -1,10 +1,13 @@
 //! `kvgauge bench`: how fast this machine computes, and how large the errors of the arithmetic are that it imitates.
 
+mod attention_error;
 mod document;
+mod heads;
 mod memory;
 pub(crate) mod options;
 mod outputs;
 mod speed;
+mod subjects;
 mod workload;
 
 use std::path::PathBuf;
@@ -15,7 +18,7 @@ use kvgauge::units::format_token_count;
 use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use options::BenchArgs;
+use options::{BenchArgs, BenchPart};
 
 /// Why there is nothing to measure.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +49,6 @@ impl Hint for BenchError {
 pub(crate) fn execute(args: &BenchArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     match &args.part {
         None => speed::execute(&args.speed, config),
-        Some(part) => match *part {},
+        Some(BenchPart::AttentionError(args)) => attention_error::execute(args),
     }
 }

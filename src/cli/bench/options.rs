@@ -22,7 +22,29 @@ pub(crate) struct BenchArgs {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum BenchPart {}
+pub(crate) enum BenchPart {
+    /// Measure the error of attention by the number of keys: per mechanism, KV dtype and backend
+    AttentionError(AttentionErrorArgs),
+}
+
+/// Which heads are attended to.
+#[derive(Args, Debug)]
+pub(crate) struct AttentionErrorArgs {
+    /// Numbers of keys, a comma list
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "512,1K,2K,4K,8K,16K,32K,64K,128K",
+        value_parser = length
+    )]
+    pub(crate) lengths: Vec<u32>,
+    /// Synthetic heads per number
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) heads: u32,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
+}
 
 /// What is timed, and how often.
 #[derive(Args, Debug)]

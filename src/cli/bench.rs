@@ -4,6 +4,7 @@ mod attention_error;
 mod document;
 mod heads;
 mod memory;
+mod model_heads;
 pub(crate) mod options;
 mod outputs;
 mod speed;
@@ -25,6 +26,8 @@ use options::{BenchArgs, BenchPart};
 pub(crate) enum BenchError {
     #[error("`{}` has no extension that says what to write", path.display())]
     OutputKind { path: PathBuf },
+    #[error("layer {layer} does not exist: the model has {n_layer}, counted from 0")]
+    NoSuchLayer { layer: usize, n_layer: usize },
     #[error("{} tokens are more than the {trained_context} that `{model}` was trained for", format_token_count(*length))]
     BeyondTrained { length: u32, trained_context: usize, model: String },
     #[error(
@@ -41,6 +44,7 @@ impl Hint for BenchError {
             Self::BeyondTrained { .. } => {
                 vec!["`--rope-scaling ntk` stretches the positions of longer prompts".into()]
             }
+            Self::NoSuchLayer { .. } => Vec::new(),
             Self::CacheTooSmall { .. } => vec!["leave the longest `--lengths` or the largest `--batch` out".into()],
         }
     }
@@ -49,6 +53,6 @@ impl Hint for BenchError {
 pub(crate) fn execute(args: &BenchArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     match &args.part {
         None => speed::execute(&args.speed, config),
-        Some(BenchPart::AttentionError(args)) => attention_error::execute(args),
+        Some(BenchPart::AttentionError(args)) => attention_error::execute(args, config),
     }
 }

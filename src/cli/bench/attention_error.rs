@@ -10,14 +10,16 @@ use kvgauge::units::format_token_count;
 use serde::Serialize;
 
 use super::heads::{HEAD_DIM, Head, Spread, relative_error};
+use super::model_heads;
 use super::options::AttentionErrorArgs;
 use super::outputs::{self, Presented, markdown_table};
 use super::subjects::{BACKEND, CODEC, MECHANISM, Subject, subjects};
+use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::note;
-use crate::table;
+use crate::{model, settings, table};
 
 /// Version of the JSON document. Changelog: 1 first version.
 const FORMAT_VERSION: u32 = 1;
@@ -29,8 +31,19 @@ struct Document {
     head_dim: usize,
     /// Heads per number: the error of a row is the root of their mean square.
     heads: u32,
+    /// The model of the rows whose attention is `model`.
+    model: Option<ModelFacts>,
     key_counts: Vec<u32>,
     rows: Vec<Row>,
+}
+
+/// Which heads of a model were used.
+#[derive(Serialize)]
+struct ModelFacts {
+    name: String,
+    layers: Vec<usize>,
+    n_kv_head: usize,
+    head_dim: usize,
 }
 
 /// Errors of one subject on one kind of heads.
@@ -46,7 +59,7 @@ struct Row {
     errors: Vec<f64>,
 }
 
-pub(super) fn execute(args: &AttentionErrorArgs) -> Result<Exit, Failure> {
+pub(super) fn execute(args: &AttentionErrorArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     outputs::check(&args.results)?;
     let _interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
     let mut key_counts = args.lengths.clone();
@@ -54,22 +67,21 @@ pub(super) fn execute(args: &AttentionErrorArgs) -> Result<Exit, Failure> {
     key_counts.dedup();
     let subjects = subjects();
     let mut rows = Vec::new();
+    // The model first: what is wrong with it is said before anything is measured.
+    let model = args.with_model.then(|| model_rows(&subjects, &key_counts, args, config)).transpose()?;
     for spread in [Spread::Diffuse, Spread::Peaked] {
-        let squares = squares(&subjects, &key_counts, args.heads, &|seed, n_key| Head::synthetic(spread, seed, n_key))?;
-        rows.extend(subjects.iter().zip(squares).map(|(subject, squares)| Row {
-            kind: subject.kind,
-            name: subject.name.clone(),
-            kv_cache_dtype: subject.dtype.into(),
-            arithmetic: subject.arithmetic.to_string(),
-            attention: spread.name().into(),
-            errors: squares.into_iter().map(|square| (square / f64::from(args.heads)).sqrt()).collect(),
-        }));
+        let heads = |n_key: u32| (0..args.heads).map(move |seed| Head::synthetic(spread, seed.into(), n_key as usize));
+        let errors = errors_by_length(&subjects, &key_counts, &mut |at| heads(key_counts[at]).collect())?;
+        rows.extend(subjects.iter().zip(errors).map(|(subject, errors)| Row::new(subject, spread.name(), errors)));
     }
+    let (model, of_model) = model.unzip();
+    rows.extend(of_model.into_iter().flatten());
     let document = Document {
         format_version: FORMAT_VERSION,
         kvgauge_version: env!("CARGO_PKG_VERSION"),
         head_dim: HEAD_DIM,
         heads: args.heads,
+        model,
         key_counts,
         rows,
     };
@@ -77,24 +89,40 @@ pub(super) fn execute(args: &AttentionErrorArgs) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Sums of squared errors over heads, `[subject][key count]`.
-fn squares(
+fn model_rows(
     subjects: &[Subject],
     key_counts: &[u32],
-    n_head: u32,
-    head: &dyn Fn(u64, usize) -> Head,
+    args: &AttentionErrorArgs,
+    config: &ConfigFile,
+) -> Result<(ModelFacts, Vec<Row>), Failure> {
+    let settings = settings::model(&args.model, config);
+    let loaded = model::open(&settings)?;
+    let mut of_model = model_heads::of_model(&loaded, &settings, &args.layers, key_counts)?;
+    let errors = errors_by_length(subjects, key_counts, &mut |at| std::mem::take(&mut of_model.heads[at]))?;
+    let rows = subjects.iter().zip(errors).map(|(subject, errors)| Row::new(subject, "model", errors)).collect();
+    let model_heads::ModelHeads { layers, n_kv_head, head_dim, .. } = of_model;
+    Ok((ModelFacts { name: settings.name, layers, n_kv_head, head_dim }, rows))
+}
+
+/// Root of the mean squared error over heads, `[subject][key count]`.
+fn errors_by_length(
+    subjects: &[Subject],
+    key_counts: &[u32],
+    heads: &mut dyn FnMut(usize) -> Vec<Head>,
 ) -> Result<Vec<Vec<f64>>, Failure> {
-    let mut sums = vec![vec![0.0; key_counts.len()]; subjects.len()];
+    let mut found = vec![Vec::new(); subjects.len()];
     for (at, n_key) in key_counts.iter().enumerate() {
-        for seed in 0..n_head {
-            let head = head(u64::from(seed), *n_key as usize);
-            for (subject, error) in errors(subjects, &head)?.into_iter().enumerate() {
-                sums[subject][at] += error * error;
+        let heads = heads(at);
+        let mut sums = vec![0.0; subjects.len()];
+        for head in &heads {
+            for (sum, error) in sums.iter_mut().zip(errors(subjects, head)?) {
+                *sum += error * error;
             }
         }
+        found.iter_mut().zip(sums).for_each(|(found, sum)| found.push((sum / heads.len() as f64).sqrt()));
         note(&format!("{} keys done", format_token_count(*n_key)));
     }
-    Ok(sums)
+    Ok(found)
 }
 
 /// The error of every subject on one head.
@@ -109,7 +137,7 @@ fn errors(subjects: &[Subject], head: &Head) -> Result<Vec<f64>, Failure> {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(subject.store(head)?),
         };
-        let found = simulate(&subject.arithmetic, &head.q, head.head_dim, kv, n_key, head.softmax_scale());
+        let found = simulate(&subject.arithmetic, &head.q, head.head_dim, kv, n_key, head.softmax_scale);
         errors.push(relative_error(&found, &exact));
     }
     Ok(errors)
@@ -123,6 +151,17 @@ const KINDS: [(&str, &str); 3] = [
 ];
 
 impl Row {
+    fn new(subject: &Subject, attention: &str, errors: Vec<f64>) -> Self {
+        Self {
+            kind: subject.kind,
+            name: subject.name.clone(),
+            kv_cache_dtype: subject.dtype.into(),
+            arithmetic: subject.arithmetic.to_string(),
+            attention: attention.into(),
+            errors,
+        }
+    }
+
     /// The name in tables and legends; the dtype where it does not say it.
     fn label(&self) -> String {
         if self.kind == BACKEND { format!("{}, {}", self.name, self.kv_cache_dtype) } else { self.name.clone() }
@@ -174,10 +213,18 @@ impl Document {
     }
 
     fn conditions(&self) -> String {
-        format!(
-            "relative L2 distance of the output to f64 on the unquantized K and V; head of {} dimensions, {} heads per number",
-            self.head_dim, self.heads
-        )
+        let mut text = format!(
+            "relative L2 distance of the output to f64 on the unquantized K and V, root mean square over heads; \
+             diffuse and peaked: {} synthetic heads of {} dimensions",
+            self.heads, self.head_dim
+        );
+        if let Some(ModelFacts { name, layers, n_kv_head, head_dim }) = &self.model {
+            text += &format!(
+                "; model: {name}, all {n_kv_head} KV heads of {head_dim} dimensions of layers {}, queries of the last position",
+                layers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+            );
+        }
+        text
     }
 }
 
@@ -224,8 +271,10 @@ mod tests {
     fn measured(kind: &str, name: &str, spread: Spread) -> (f64, f64) {
         let subject = subjects().into_iter().find(|it| it.kind == kind && it.name == name).unwrap();
         let head = |seed, n_key| Head::synthetic(spread, seed, n_key);
-        let sums = squares(&[subject], &[512, 16_384], 2, &head).unwrap();
-        ((sums[0][0] / 2.0).sqrt(), (sums[0][1] / 2.0).sqrt())
+        let key_counts = [512, 16_384];
+        let mut heads = |at: usize| (0..2).map(|seed| head(seed, key_counts[at])).collect();
+        let errors = errors_by_length(&[subject], &key_counts.map(|n| n as u32), &mut heads).unwrap();
+        (errors[0][0], errors[0][1])
     }
 
     #[test]

@@ -4,6 +4,8 @@ use kvgauge::rng::Rng;
 
 /// Width of a synthetic head: that of most models of the supported families.
 pub(super) const HEAD_DIM: usize = 64;
+/// 1/√[`HEAD_DIM`].
+const SOFTMAX_SCALE: f32 = 0.125;
 
 /// How a head spreads its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ impl Spread {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Head {
     pub(super) head_dim: usize,
+    /// Factor on the scores, usually `1/√head_dim`.
+    pub(super) softmax_scale: f32,
     /// `[n_query, head_dim]`, all at the last position.
     pub(super) q: Vec<f32>,
     /// `[n_key, head_dim]`.
@@ -51,14 +55,14 @@ impl Head {
         if spread == Spread::Peaked && n_key > 1 {
             plant_needle(&q, &mut k);
         }
-        Self { head_dim: HEAD_DIM, q, k, v }
+        Self { head_dim: HEAD_DIM, softmax_scale: SOFTMAX_SCALE, q, k, v }
     }
 
     /// Attention of the queries in f64, `[n_query, head_dim]`.
     pub(super) fn exact(&self) -> Vec<f64> {
         let mut out = Vec::with_capacity(self.q.len());
         for q in self.q.chunks_exact(self.head_dim) {
-            let scores = scores(q, &self.k, self.head_dim);
+            let scores = scores(q, &self.k, self.softmax_scale);
             let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let mut sum = 0.0;
             let mut values = vec![0.0; self.head_dim];
@@ -71,11 +75,6 @@ impl Head {
         }
         out
     }
-
-    /// `1/√head_dim`.
-    pub(super) fn softmax_scale(&self) -> f32 {
-        (1.0 / (self.head_dim as f64).sqrt()) as f32
-    }
 }
 
 /// Distance to `exact` over its length, in the L2 norm.
@@ -85,21 +84,21 @@ pub(super) fn relative_error(found: &[f32], exact: &[f64]) -> f64 {
     if distance == 0.0 { 0.0 } else { (distance / length).sqrt() }
 }
 
-/// q · k / √head_dim for every key.
-fn scores(q: &[f32], k: &[f32], head_dim: usize) -> Vec<f64> {
-    let scale = 1.0 / (head_dim as f64).sqrt();
-    let dot = |k: &[f32]| q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>() * scale;
-    k.chunks_exact(head_dim).map(dot).collect()
+/// q · k times the scale for every key.
+fn scores(q: &[f32], k: &[f32], softmax_scale: f32) -> Vec<f64> {
+    let dot = |k: &[f32]| q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
+    let dot = |k: &[f32]| dot(k) * f64::from(softmax_scale);
+    k.chunks_exact(q.len()).map(dot).collect()
 }
 
 /// Replaces the key in the middle by a multiple of the query that outweighs all others together.
 fn plant_needle(q: &[f32], k: &mut [f32]) {
     let n_key = k.len() / HEAD_DIM;
     let needle = n_key / 2;
-    let others = scores(q, k, HEAD_DIM).into_iter().enumerate().filter(|(index, _)| *index != needle);
+    let others = scores(q, k, SOFTMAX_SCALE).into_iter().enumerate().filter(|(index, _)| *index != needle);
     let score = others.map(|(_, score)| score.exp()).sum::<f64>().ln();
     let square = q.iter().map(|q| f64::from(*q).powi(2)).sum::<f64>();
-    let factor = score * (HEAD_DIM as f64).sqrt() / square;
+    let factor = score / (f64::from(SOFTMAX_SCALE) * square);
     let row = &mut k[needle * HEAD_DIM..(needle + 1) * HEAD_DIM];
     row.iter_mut().zip(q).for_each(|(k, q)| *k = (f64::from(*q) * factor) as f32);
 }
@@ -134,7 +133,7 @@ mod tests {
     fn a_needle_holds_half_of_the_weight_at_every_length() {
         for n_key in [2, 64, 4096] {
             let head = Head::synthetic(Spread::Peaked, 1, n_key);
-            let weights: Vec<f64> = scores(&head.q, &head.k, HEAD_DIM).into_iter().map(f64::exp).collect();
+            let weights: Vec<f64> = scores(&head.q, &head.k, SOFTMAX_SCALE).into_iter().map(f64::exp).collect();
             let share = weights[n_key / 2] / weights.iter().sum::<f64>();
             assert!((share - 0.5).abs() < 1e-5, "{n_key}: {share}");
         }
@@ -153,7 +152,8 @@ mod tests {
 
     #[test]
     fn exact_attention_is_the_weighted_mean_of_the_values() {
-        let head = Head { head_dim: 1, q: vec![2.0], k: vec![0.0, 3_f32.ln() / 2.0], v: vec![1.0, 5.0] };
+        let head =
+            Head { head_dim: 1, softmax_scale: 1.0, q: vec![2.0], k: vec![0.0, 3_f32.ln() / 2.0], v: vec![1.0, 5.0] };
         assert!((head.exact()[0] - 4.0).abs() < 1e-6, "weights 1 and 3: {:?}", head.exact());
         assert!((relative_error(&[4.4], &head.exact()) - 0.1).abs() < 1e-6);
     }

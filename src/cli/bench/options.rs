@@ -42,6 +42,14 @@ pub(crate) struct AttentionErrorArgs {
     /// Synthetic heads per number
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) heads: u32,
+    /// Measure on a model's own queries, keys and values too; see `--model`
+    #[arg(long)]
+    pub(crate) with_model: bool,
+    /// Layers of the model, a comma list [default: first, middle and last]
+    #[arg(long, value_name = "LAYER,...", value_delimiter = ',', requires = "with_model")]
+    pub(crate) layers: Vec<usize>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) results: ResultArgs,
 }

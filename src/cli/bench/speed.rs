@@ -136,23 +136,10 @@ impl Bench {
         Engine::new(Arc::clone(&self.model), &options)
     }
 
-    fn scaling(&self, length: u32) -> RopeScaling {
-        let factor = f64::from(length) / self.model.config().trained_context as f64;
-        match self.settings.rope_scaling {
-            RopeChoice::Ntk if factor > 1.0 => RopeScaling::Ntk { factor },
-            RopeChoice::Linear if factor > 1.0 => RopeScaling::Linear { factor },
-            _ => RopeScaling::Default,
-        }
-    }
-
     /// Whether every cell can be measured, before the first one is.
     fn check(&self) -> Result<(), Failure> {
-        let trained_context = self.model.config().trained_context;
         let longest = *self.plan.lengths.last().expect("the option has at least one value");
-        if self.settings.rope_scaling == RopeChoice::None && longest as usize > trained_context {
-            let model = self.settings.name.clone();
-            return Err(BenchError::BeyondTrained { length: longest, trained_context, model }.into());
-        }
+        check_trained(&self.settings, self.model.config().trained_context, longest)?;
         let batch = self.plan.batches.iter().copied().max().unwrap_or(1);
         for dtype in &self.plan.dtypes {
             let engine = self.engine(dtype)?;
@@ -197,7 +184,7 @@ impl Bench {
         engine.decode(&[(warm, ids[0])])?;
         engine.release(warm);
 
-        let prompt = engine.start(self.scaling(length))?;
+        let prompt = engine.start(scaling(&self.settings, self.model.config().trained_context, length))?;
         let start = Instant::now();
         let mut told = start;
         engine.prefill(prompt, &ids, &mut |done| {
@@ -261,6 +248,24 @@ impl Bench {
             }
         }
         Ok(cells)
+    }
+}
+
+/// An error for prompts longer than the model was trained for, unless positions may be stretched.
+pub(super) fn check_trained(settings: &ModelSettings, trained_context: usize, length: u32) -> Result<(), BenchError> {
+    if settings.rope_scaling == RopeChoice::None && length as usize > trained_context {
+        return Err(BenchError::BeyondTrained { length, trained_context, model: settings.name.clone() });
+    }
+    Ok(())
+}
+
+/// How positions are stretched for a prompt of `length` tokens.
+pub(super) fn scaling(settings: &ModelSettings, trained_context: usize, length: u32) -> RopeScaling {
+    let factor = f64::from(length) / trained_context as f64;
+    match settings.rope_scaling {
+        RopeChoice::Ntk if factor > 1.0 => RopeScaling::Ntk { factor },
+        RopeChoice::Linear if factor > 1.0 => RopeScaling::Linear { factor },
+        _ => RopeScaling::Default,
     }
 }
 

@@ -110,7 +110,7 @@ mod tests {
             assert_eq!(cut_to_e4m3(value), cut, "{value}");
         }
         let values: Vec<f32> = (0..64).map(|i| cut_to_e4m3((i as f32 - 31.5) * 0.37)).collect();
-        let head = Head { head_dim: 64, q: vec![0.0; 64], k: values.clone(), v: values.clone() };
+        let head = Head { head_dim: 64, softmax_scale: 0.125, q: vec![0.0; 64], k: values.clone(), v: values.clone() };
         let plain = Subject { kind: CODEC, name: String::new(), dtype: "fp8_e4m3", arithmetic: Arithmetic::F32 };
         let out = kvgauge::engine::attention::simulate(
             &plain.arithmetic,

@@ -79,7 +79,7 @@ fn dtypes() -> Rows {
 }
 
 fn backends() -> Rows {
-    let row = |(name, summary): &(&str, &str)| vec![(*name).to_string(), (*summary).to_string()];
+    let row = |backend: &&kvgauge::engine::attention::Backend| vec![backend.name.into(), backend.about.into()];
     Rows { header: &["backend", "summary"], rows: BACKENDS.iter().map(row).collect() }
 }
 

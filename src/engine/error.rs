@@ -1,5 +1,6 @@
 //! What can go wrong in the engine.
 
+use crate::engine::attention::GuardError;
 use crate::engine::config::ConfigError;
 use crate::engine::gguf::GgufError;
 use crate::engine::kernels::KernelError;
@@ -23,6 +24,9 @@ pub enum EngineError {
     /// No such kernel, or not on this machine.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// No attention backend that does what is asked.
+    #[error(transparent)]
+    Attention(#[from] GuardError),
     /// Threads could not be started.
     #[error(transparent)]
     Threads(#[from] PoolError),
@@ -106,6 +110,7 @@ impl EngineError {
             Self::Model(WeightsError::NotAModel { .. } | WeightsError::Io { .. }) => {
                 "give a .gguf file, or a folder with config.json and model.safetensors"
             }
+            Self::Attention(error) => return error.hints(),
             Self::Kernel(_) => "leave the kernel out to take the best one of this machine",
             Self::BudgetTooSmall { needed, .. } => return vec![format!("give the KV cache at least {needed} bytes")],
             Self::CacheFull(CacheError::Full { .. }) => "give the KV cache more memory, or run fewer sequences at once",

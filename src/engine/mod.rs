@@ -22,6 +22,7 @@ mod sequences;
 pub mod threads;
 mod weights;
 
+pub use attention::BACKENDS;
 pub use config::{ModelConfig, RopeScaling};
 pub use error::EngineError;
 pub use gguf::GgufMetadata;
@@ -36,9 +37,5 @@ pub use recorder::HeadInputs;
 pub use sequences::{Engine, SequenceId, TokenLogprob};
 pub use weights::WeightsError;
 
-/// The one attention arithmetic there is.
+/// The engine's own attention arithmetic, in effect unless another is asked for.
 pub const NATIVE: &str = "NATIVE";
-
-/// Attention backends of this engine, with what each computes.
-pub static BACKENDS: &[(&str, &str)] =
-    &[(NATIVE, "K and V decoded to BF16, Q and P in BF16, sums in f32; on f32 kernels all of it in f32")];

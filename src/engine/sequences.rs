@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::engine::attention::{Attention, Phase};
 use crate::engine::config::{MAX_CONTEXT, RopeScaling};
 use crate::engine::error::EngineError;
-use crate::engine::kernels::{self, KEY_BLOCK, Kernel};
+use crate::engine::kernels::{self, KEY_BLOCK};
 use crate::engine::kv_cache::codec;
 use crate::engine::kv_cache::{BLOCK_TOKENS, BlockTable, CacheShape, KvScales, PagedCache};
 use crate::engine::model::{Forward, Model, NotFinite, Span};
@@ -49,7 +50,7 @@ struct Sequence {
 /// A model with a KV cache.
 pub struct Engine {
     model: Arc<Model>,
-    kernel: Arc<dyn Kernel>,
+    attention: Attention,
     pool: Pool,
     cache: PagedCache,
     prefill_chunk: usize,
@@ -68,6 +69,7 @@ impl Engine {
             return Err(EngineError::PrefillChunk { found: chunk, multiple: KEY_BLOCK, most: MAX_PREFILL_CHUNK });
         }
         let config = model.config();
+        let attention = Attention::resolve(options, config.head_dim, &kernel)?;
         let shape = CacheShape { n_layer: config.n_layer(), n_kv_head: config.n_kv_head, head_dim: config.head_dim };
         let budget = options.kv_cache_memory.unwrap_or_else(|| machine_memory() / MEMORY_SHARE);
         let cache = PagedCache::new(codec, shape, KvScales::unit(config.n_layer()), budget);
@@ -79,11 +81,11 @@ impl Engine {
         }
         let resolved = ResolvedEngine {
             kv_cache_dtype: codec.name().into(),
-            attention_backend: crate::engine::NATIVE.into(),
+            attention_backend: attention.choice.backend.name.into(),
             kernel: kernel.name().into(),
             scales: codec.scales().into(),
-            arithmetic: crate::engine::BACKENDS[0].1.into(),
-            passed_over: Vec::new(),
+            arithmetic: attention.words(),
+            passed_over: attention.choice.passed_over.clone(),
             layers: Vec::new(),
             block_tokens: BLOCK_TOKENS,
             bytes_per_token: cache.bytes_per_token(),
@@ -92,7 +94,7 @@ impl Engine {
         };
         let pool = Pool::new(options.threads)?;
         let sequences = BTreeMap::new();
-        Ok(Self { model, kernel, pool, cache, prefill_chunk: chunk, resolved, sequences, n_started: 0 })
+        Ok(Self { model, attention, pool, cache, prefill_chunk: chunk, resolved, sequences, n_started: 0 })
     }
 
     /// The model.
@@ -161,7 +163,7 @@ impl Engine {
         self.check_append(id, ids)?;
         let mut done = 0;
         for chunk in ids.chunks(self.prefill_chunk) {
-            self.append(&[(id, chunk)])?;
+            self.append(&[(id, chunk)], Phase::Prefill)?;
             done += chunk.len();
             if on_progress(done).is_break() {
                 return Err(EngineError::Interrupted);
@@ -185,7 +187,7 @@ impl Engine {
         let Some((first, _)) = steps.first() else { return Err(EngineError::NoTokens) };
         let rows: Vec<(SequenceId, &[u32])> =
             steps.iter().map(|(id, token)| (*id, std::slice::from_ref(token))).collect();
-        let hidden = self.append(&rows)?;
+        let hidden = self.append(&rows, Phase::Decode)?;
         self.logits(*first, &hidden)
     }
 
@@ -197,12 +199,13 @@ impl Engine {
         token: u32,
         layers: &[usize],
     ) -> Result<Vec<HeadInputs>, EngineError> {
-        let recorder = Arc::new(Recorder::new(self.kernel.clone(), layers, self.model.config().n_kv_head));
+        let recorder = Arc::new(Recorder::new(layers, self.model.config().n_kv_head));
         let one_thread = Pool::new(1)?;
-        let kernel = std::mem::replace(&mut self.kernel, recorder.clone());
+        let kernel = self.attention.record_decode(&recorder);
         let pool = std::mem::replace(&mut self.pool, one_thread);
         let result = self.decode(&[(id, token)]);
-        (self.kernel, self.pool) = (kernel, pool);
+        self.attention.resume_decode(kernel);
+        self.pool = pool;
         result.map(|_| recorder.inputs())
     }
 
@@ -219,7 +222,7 @@ impl Engine {
             Some((f64::from(logits[ids[0] as usize]) - ops::log_sum_exp(&logits)) as f32)
         };
         for chunk in ids.chunks(self.prefill_chunk) {
-            let hidden = self.append(&[(id, chunk)])?;
+            let hidden = self.append(&[(id, chunk)], Phase::Prefill)?;
             for rows in hidden.chunks(LOGIT_ROWS * width) {
                 let logits = self.logits(id, rows)?;
                 for logits in logits.chunks_exact(self.model.config().vocab_size) {
@@ -260,7 +263,7 @@ impl Engine {
     }
 
     /// One forward pass: hidden states `[n_row, hidden]` of all ids, in order. Positions advance only if it succeeds.
-    fn append(&mut self, rows: &[(SequenceId, &[u32])]) -> Result<Vec<f32>, EngineError> {
+    fn append(&mut self, rows: &[(SequenceId, &[u32])], phase: Phase) -> Result<Vec<f32>, EngineError> {
         for (id, ids) in rows {
             let sequence = self.sequences.get_mut(id).ok_or(EngineError::UnknownSequence { id: id.0 })?;
             self.cache.reserve(&mut sequence.table, sequence.position, ids.len())?;
@@ -271,7 +274,7 @@ impl Engine {
             let Sequence { table, rope, position, .. } = sequence;
             spans.push(Span { table, rope, first_position: *position, ids });
         }
-        let forward = Forward { model: &self.model, kernel: &*self.kernel, pool: &self.pool };
+        let forward = Forward { model: &self.model, kernel: self.attention.kernel(phase), pool: &self.pool };
         let first_position = spans.first().map_or(0, |span| span.first_position);
         let hidden = self.pool.run(|| forward.run(&spans, &mut self.cache));
         let hidden = hidden.map_err(|error| self.not_finite(error, first_position))?;
@@ -286,7 +289,7 @@ impl Engine {
     }
 
     fn logits(&self, id: SequenceId, hidden: &[f32]) -> Result<Vec<f32>, EngineError> {
-        let forward = Forward { model: &self.model, kernel: &*self.kernel, pool: &self.pool };
+        let forward = Forward { model: &self.model, kernel: self.attention.kernel(Phase::Decode), pool: &self.pool };
         let position = self.position(id).saturating_sub(1);
         self.pool.run(|| forward.logits(hidden)).map_err(|error| self.not_finite(error, position))
     }

@@ -287,11 +287,11 @@ pub struct PlotLine {
 }
 
 /// Pixels of a panel, its legend included.
-const PANEL_SIZE: (u32, u32) = (820, 340);
+const PANEL_SIZE: (u32, u32) = (900, 460);
 /// Pixels to the right of a panel's lines.
-const LEGEND_WIDTH: u32 = 290;
+const LEGEND_WIDTH: u32 = 400;
 /// Pixels between two lines of a legend.
-const LEGEND_STEP: i32 = 20;
+const LEGEND_STEP: i32 = 17;
 
 /// Panels below each other as one SVG document with fixed colours on white, for files that stand alone.
 ///
@@ -378,7 +378,7 @@ fn draw_legend_entry(
         Shape::Diamond => area
             .draw(&Polygon::new(vec![(at.0, at.1 - 6), (at.0 + 6, at.1), (at.0, at.1 + 6), (at.0 - 6, at.1)], filled)),
     });
-    let text = ("sans-serif", 14).into_font().color(&color(ink::TEXT));
+    let text = ("sans-serif", 12).into_font().color(&color(ink::TEXT));
     let labelled = drawn.and_then(|()| area.draw(&Text::new(label.to_owned(), (left + 32, y - 7), text)));
     labelled.map_err(|error| error.to_string())
 }

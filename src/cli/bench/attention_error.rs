@@ -279,8 +279,9 @@ mod tests {
 
     #[test]
     fn one_short_register_gets_worse_with_length_and_two_levels_do_not() {
-        let (one_short, one_long) = measured(BACKEND, "FLASH_ATTN FA3, one register", Spread::Diffuse);
-        let (two_short, two_long) = measured(BACKEND, "FLASH_ATTN FA3", Spread::Diffuse);
+        let fa3 =
+            |levels: &str| measured(BACKEND, &format!("FLASH_ATTN (Q fp8, P·256 fp8, {levels})"), Spread::Diffuse);
+        let ((one_short, one_long), (two_short, two_long)) = (fa3("one register"), fa3("two levels"));
         assert!(one_long > 5.0 * two_long, "{one_long} {two_long}");
         assert!(one_short < 2.0 * two_short, "{one_short} {two_short}");
         assert!(two_long < two_short, "{two_short} {two_long}");

@@ -1,11 +1,13 @@
 //! What is compared: each mechanism alone, each KV dtype alone, and whole attention backends.
 
-use kvgauge::engine::CODECS;
-use kvgauge::engine::Mechanism;
-use kvgauge::engine::attention::{Accumulator, Arithmetic, KvScaling, QueryRounding, StoredKv, WeightRounding};
+use kvgauge::engine::attention::{
+    Accumulator, Arithmetic, BACKENDS, KvScaling, Phase, QueryRounding, Question, StoredKv, Variants, WeightRounding,
+    choose,
+};
 use kvgauge::engine::kv_cache::codec::UnknownDtype;
+use kvgauge::engine::{CODECS, Mechanism, Platform};
 
-use super::heads::Head;
+use super::heads::{HEAD_DIM, Head};
 
 /// One mechanism over BF16 arithmetic and a BF16 cache.
 pub(super) const MECHANISM: &str = "mechanism";
@@ -49,26 +51,88 @@ fn mechanisms() -> Vec<Subject> {
     [vec![base], alone].concat()
 }
 
+/// Every backend that some platform takes for a dtype, in both phases and all variants. Those that compute the same from the
+/// same cache are one subject.
 fn backends() -> Vec<Subject> {
-    let backend = |name: &str, dtype, arithmetic| Subject { kind: BACKEND, name: name.into(), dtype, arithmetic };
-    let one_register = Arithmetic { accumulator: Accumulator::Short { two_level: false }, ..Arithmetic::FA3_FP8 };
-    let fp8_query =
-        Arithmetic { query: QueryRounding::Fp8 { scale: 1.0 }, scaling: KvScaling::Outside, ..Arithmetic::BF16 };
-    let triton = |scale| Arithmetic { weights: WeightRounding::Fp8 { scale }, ..fp8_query };
-    let per_token = Arithmetic { scaling: KvScaling::PerKey, ..Arithmetic::BF16 };
-    let cutting = Arithmetic { truncating_codec: true, ..Arithmetic::BF16 };
-    let mut subjects = vec![backend("FLASH_ATTN", "bfloat16", Arithmetic::BF16)];
-    for dtype in ["fp8_e4m3", "fp8_e5m2"] {
-        subjects.push(backend("FLASHINFER sm90 decode", dtype, Arithmetic::BF16));
-        subjects.push(backend("FLASHINFER sm100", dtype, fp8_query));
-        subjects.push(backend("TRITON_ATTN P·1", dtype, triton(1.0)));
-        subjects.push(backend("TRITON_ATTN P·256", dtype, triton(256.0)));
+    let mut subjects: Vec<Subject> = Vec::new();
+    for dtype in CODECS.iter().map(|codec| codec.name()) {
+        for (backend, arithmetic) in taken(dtype) {
+            let same = |it: &&mut Subject| it.dtype == dtype && it.arithmetic == arithmetic;
+            match subjects.iter_mut().find(same) {
+                Some(subject) if subject.name.split('/').any(|name| name == backend) => {}
+                Some(subject) => subject.name = format!("{}/{backend}", subject.name),
+                None => subjects.push(Subject { kind: BACKEND, name: backend.into(), dtype, arithmetic }),
+            }
+        }
     }
-    subjects.push(backend("FLASH_ATTN FA3", "fp8_e4m3", Arithmetic::FA3_FP8));
-    subjects.push(backend("FLASH_ATTN FA3, one register", "fp8_e4m3", one_register));
-    subjects.push(backend("TRITON_ATTN", "int8_per_token_head", per_token));
-    subjects.push(backend("CPU_ATTN", "fp8_e4m3", cutting));
+    for subject in &mut subjects {
+        subject.name = format!("{} ({})", subject.name, in_short(&subject.arithmetic));
+    }
     subjects
+}
+
+/// Backends that can be had for a cache of `dtype`, each with what it computes.
+fn taken(dtype: &str) -> Vec<(&'static str, Arithmetic)> {
+    let mut taken = Vec::new();
+    for (platform, _) in Platform::ALL {
+        for backend in BACKENDS {
+            let question = Question {
+                emulate: Some(platform),
+                asked: Some(backend.name),
+                kv_cache_dtype: dtype,
+                head_dim: HEAD_DIM,
+                block_tokens: None,
+                per_head_scales: false,
+            };
+            let Ok(choice) = choose(&question) else { continue };
+            let phases = [Phase::Prefill, Phase::Decode];
+            let arithmetics =
+                VARIANTS.iter().flat_map(|variants| phases.map(|phase| choice.arithmetic(variants, phase)));
+            // f64 sums are the yardstick, not something to measure.
+            let measured = arithmetics.filter(|arithmetic| arithmetic.accumulator != Accumulator::F64);
+            taken.extend(measured.map(|arithmetic| (choice.backend.name, at_scale_one(arithmetic))));
+        }
+    }
+    taken
+}
+
+/// Both settings of each variant.
+const VARIANTS: [Variants; 2] = [
+    Variants { triton_p_scale: 1, fa3_two_level_accumulation: false, own: Arithmetic::BF16 },
+    Variants { triton_p_scale: 256, fa3_two_level_accumulation: true, own: Arithmetic::BF16 },
+];
+
+/// Heads here are stored at scale 1, and a factor of 1 is the same wherever it is multiplied in.
+fn at_scale_one(mut arithmetic: Arithmetic) -> Arithmetic {
+    if arithmetic.scaling == KvScaling::Outside {
+        arithmetic.scaling = KvScaling::Decoded;
+    }
+    arithmetic
+}
+
+/// What differs from BF16 arithmetic.
+fn in_short(arithmetic: &Arithmetic) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    match arithmetic.query {
+        QueryRounding::Fp8 { .. } => parts.push("Q fp8".into()),
+        QueryRounding::F32 => parts.push("Q f32".into()),
+        QueryRounding::Bf16 => {}
+    }
+    match arithmetic.weights {
+        WeightRounding::Fp8 { scale } => parts.push(format!("P·{scale} fp8")),
+        WeightRounding::F32 => parts.push("P f32".into()),
+        WeightRounding::Bf16 => {}
+    }
+    if let Accumulator::Short { two_level } = arithmetic.accumulator {
+        parts.push(if two_level { "two levels" } else { "one register" }.into());
+    }
+    if arithmetic.scaling == KvScaling::PerKey {
+        parts.push("scales on P".into());
+    }
+    if arithmetic.truncating_codec {
+        parts.push("cut".into());
+    }
+    if parts.is_empty() { "BF16".into() } else { parts.join(", ") }
 }
 
 impl Subject {

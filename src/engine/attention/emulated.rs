@@ -85,8 +85,9 @@ pub fn simulate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::attention::StoredKv;
-    use crate::engine::kernels::tests::Numbers;
+    use crate::engine::attention::{KvScaling, QueryRounding, StoredKv, WeightRounding};
+    use crate::engine::kernels::KvRows;
+    use crate::engine::kernels::tests::{Numbers, available};
 
     const HEAD_DIM: usize = 64;
 
@@ -122,5 +123,133 @@ mod tests {
         assert!(many[1] < few[1], "noise of independent blocks averages out: {few:?} {many:?}");
         assert!(few[2] < 1.1 * few[3], "at 512 keys the rounding of P hides it: {few:?}");
         assert!(many[2] > 8.0 * many[3], "{many:?}");
+    }
+
+    /// Heads of one dimension: scores `k` under a query of 1, and `values`.
+    fn attend_to(arithmetic: &Arithmetic, k: &[f32], values: &[f32]) -> f32 {
+        let kv = StoredKv::new("float32", 1, k, values).unwrap();
+        simulate(arithmetic, &[1.0], 1, &kv, k.len(), 1.0)[0]
+    }
+
+    fn near(found: f32, expected: f64) {
+        assert!((f64::from(found) / expected - 1.0).abs() < 2e-6, "{found} instead of {expected}");
+    }
+
+    #[test]
+    fn a_query_in_fp8_scores_with_its_nearest_code() {
+        let in_fp8 = |scale| Arithmetic { query: QueryRounding::Fp8 { scale }, ..Arithmetic::F32 };
+        let kv = StoredKv::new("float32", 1, &[2.0, 0.0], &[1.0, 0.0]).unwrap();
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        for (arithmetic, q, rounded) in [
+            (Arithmetic::F32, 1.05, 1.05),
+            (in_fp8(1.0), 1.05, 1.0),
+            (in_fp8(1.0), 1.07, 1.125),
+            (in_fp8(1.0), 1.0625, 1.0),
+            (in_fp8(0.5), 0.53, 0.5 * 1.0),
+            (in_fp8(1.0), -1.2, -1.25),
+        ] {
+            near(simulate(&arithmetic, &[q], 1, &kv, 2, 1.0)[0], sigmoid(2.0 * rounded));
+        }
+        let saturated = simulate(&in_fp8(1.0), &[1e6], 1, &kv, 2, 1.0 / 448.0)[0];
+        near(saturated, sigmoid(2.0));
+    }
+
+    #[test]
+    fn weights_in_fp8_vanish_without_a_scale_and_survive_with_256() {
+        let in_fp8 = |scale| Arithmetic { weights: WeightRounding::Fp8 { scale }, ..Arithmetic::F32 };
+        let output = |arithmetic, log2_weight: f32| {
+            attend_to(&arithmetic, &[0.0, log2_weight * std::f32::consts::LN_2], &[0.0, 1.0])
+        };
+        let small = 2_f64.powi(-11);
+        assert_eq!(output(in_fp8(1.0), -11.0), 0.0);
+        near(output(in_fp8(256.0), -11.0), small / (1.0 + small));
+        assert_eq!(output(in_fp8(256.0), -19.0), 0.0);
+        // 2⁻⁹·⁵ lies between the codes 2⁻⁹ and 0; the sum under the fraction is that of the unrounded weights.
+        near(output(in_fp8(1.0), -9.5), 2_f64.powi(-9) / (1.0 + (-9.5_f64).exp2()));
+        near(output(Arithmetic { weights: WeightRounding::Bf16, ..Arithmetic::F32 }, -11.0), small / (1.0 + small));
+    }
+
+    #[test]
+    fn a_short_register_loses_small_sums_after_a_large_one() {
+        let mut values = vec![1.0 / 64.0; 128];
+        values[0] = 16_384.0;
+        let output = |accumulator| attend_to(&Arithmetic { accumulator, ..Arithmetic::F32 }, &[0.0; 128], &values);
+        // Steps of 32 keys add ½ where the unit is 2; in a register of its own the second block adds up to 1.
+        assert_eq!(output(Accumulator::Short { two_level: false }), 128.0);
+        assert_eq!(output(Accumulator::Short { two_level: true }), 128.0 + 1.0 / 128.0);
+        near(output(Accumulator::F32), (16_384.0 + 127.0 / 64.0) / 128.0);
+    }
+
+    #[test]
+    fn a_new_maximum_rescales_inside_the_short_register() {
+        let (mut k, mut values) = (vec![0.0; 65], vec![0.0; 65]);
+        k[64] = -(0.75_f32.ln());
+        values[0] = 1.0 + 2_f32.powi(-13);
+        let output = |accumulator| attend_to(&Arithmetic { accumulator, ..Arithmetic::F32 }, &k, &values);
+        near(output(Accumulator::Short { two_level: false }), (0.75 + 2_f64.powi(-14)) / 49.0);
+        near(output(Accumulator::Short { two_level: true }), 0.75 * (1.0 + 2_f64.powi(-13)) / 49.0);
+    }
+
+    /// Codes with a scale per key, or with one for all.
+    struct Scaled {
+        codes: Vec<f32>,
+        scales: Vec<f32>,
+    }
+
+    impl KvRows for Scaled {
+        fn decode_f32(&self, start: usize, n: usize, k: &mut [f32], v: &mut [f32]) {
+            for (i, (k, v)) in k.iter_mut().zip(v).enumerate().take(n * 2) {
+                let scale = self.scales[start + i / 2];
+                (*k, *v) = (self.codes[start * 2 + i] * scale, self.codes[start * 2 + i] * scale * 3.0);
+            }
+        }
+
+        fn decode_bf16(&self, _: usize, _: usize, _: &mut [u16], _: &mut [u16]) {
+            panic!("emulated attention rounds by itself");
+        }
+
+        fn decode_codes_f32(
+            &self,
+            start: usize,
+            n: usize,
+            k: &mut [f32],
+            v: &mut [f32],
+            k_scales: &mut [f32],
+            v_scales: &mut [f32],
+        ) {
+            k.copy_from_slice(&self.codes[start * 2..(start + n) * 2]);
+            v.copy_from_slice(k);
+            k_scales.copy_from_slice(&self.scales[start..start + n]);
+            v_scales.iter_mut().zip(k_scales).for_each(|(v, k)| *v = *k * 3.0);
+        }
+    }
+
+    #[test]
+    fn scales_multiplied_in_outside_give_the_same_attention() {
+        let codes: Vec<f32> = (0..300).map(|i| ((i * 37) % 19) as f32 - 9.0).collect();
+        let per_key: Vec<f32> = (0..150).map(|i| 0.05 + (i % 7) as f32 * 0.03).collect();
+        for (scaling, scales) in [(KvScaling::Outside, vec![0.11; 150]), (KvScaling::PerKey, per_key)] {
+            let kv = Scaled { codes: codes.clone(), scales };
+            let run = |arithmetic: Arithmetic| simulate(&arithmetic, &[0.3, -0.7, 1.1, 0.2], 2, &kv, 150, 0.7);
+            let exact = run(Arithmetic::REFERENCE);
+            for (found, exact) in run(Arithmetic { scaling, ..Arithmetic::F32 }).iter().zip(&exact) {
+                assert!((found - exact).abs() < 2e-6, "{scaling:?}: {found} instead of {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernels_own_arithmetic_is_left_to_it_and_any_other_is_near_the_oracle() {
+        for kernel in available() {
+            let own = own_arithmetic(&*kernel);
+            assert!(Arc::ptr_eq(&kernel_in(&kernel, own), &kernel));
+            let truncating = Arithmetic { truncating_codec: true, ..own };
+            assert!(Arc::ptr_eq(&kernel_in(&kernel, truncating), &kernel), "the cache cuts, not attention");
+            assert!(!Arc::ptr_eq(&kernel_in(&kernel, Arithmetic::FA3_FP8), &kernel));
+            assert_eq!(kernel_in(&kernel, Arithmetic::FA3_FP8).name(), kernel.name());
+        }
+        let found = errors(1000, 1.0, &[Arithmetic::F32, Arithmetic::BF16, Arithmetic::FA3_FP8, Arithmetic::REFERENCE]);
+        assert!(found[0] < 1e-6 && found[3] == 0.0, "{found:?}");
+        assert!(found[0] < found[1] && found[1] < 3e-3 && found[1] < found[2] && found[2] < 0.03, "{found:?}");
     }
 }

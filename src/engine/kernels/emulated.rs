@@ -267,6 +267,7 @@ fn cut(value: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::kernels::tests::{Numbers, Rows};
     use crate::engine::kv_cache::codec::codec;
 
     #[test]
@@ -295,5 +296,79 @@ mod tests {
             assert_eq!(cut(value), expected);
         }
         assert_eq!(cut(8192.0 + 0.99), 8192.0, "ulp of 2^13 is 1");
+    }
+
+    /// One arithmetic per path through the loops.
+    fn arithmetics() -> [Arithmetic; 6] {
+        let short = |two_level| Accumulator::Short { two_level };
+        [
+            Arithmetic::BF16,
+            Arithmetic::F32,
+            Arithmetic::FA3_FP8,
+            Arithmetic { accumulator: short(false), ..Arithmetic::FA3_FP8 },
+            Arithmetic { accumulator: short(false), scaling: KvScaling::PerKey, ..Arithmetic::F32 },
+            Arithmetic { weights: WeightRounding::Fp8 { scale: 1.0 }, ..Arithmetic::BF16 },
+        ]
+    }
+
+    /// Attention of positions `first_position..` in parts of `chunk` positions, by `attend`.
+    fn in_chunks(
+        attend: fn(&mut AttentionJob<'_>, &Arithmetic),
+        arithmetic: &Arithmetic,
+        kv: &Rows,
+        q: &[f32],
+        (first_position, group, chunk): (usize, usize, usize),
+        window: Option<usize>,
+    ) -> Vec<u32> {
+        let head_dim = kv.head_dim;
+        let mut out = vec![f32::NAN; q.len()];
+        let step = chunk * group * head_dim;
+        for (part, (q, out)) in q.chunks(step).zip(out.chunks_mut(step)).enumerate() {
+            let first_position = first_position + part * chunk;
+            let mut job = AttentionJob { kv, q, out, first_position, group, head_dim, scale: 0.2, window };
+            attend(&mut job, arithmetic);
+        }
+        out.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn every_cut_of_the_work_and_every_instruction_set_has_the_same_bits() {
+        for head_dim in [2, 33, 64, 80] {
+            for (first_position, n_position, group) in [(0, 130, 1), (63, 65, 3), (130, 26, 8)] {
+                let kv = Rows::new(first_position + n_position, head_dim, 5);
+                let q = Numbers::new(1).f32s(n_position * group * head_dim);
+                for (arithmetic, window) in arithmetics().iter().flat_map(|each| [(each, None), (each, Some(65))]) {
+                    let cut = |chunk| (first_position, group, chunk);
+                    let whole = in_chunks(attend, arithmetic, &kv, &q, cut(n_position), window);
+                    let baseline = in_chunks(attend_tiles, arithmetic, &kv, &q, cut(n_position), window);
+                    assert!(whole == baseline, "{arithmetic}, head {head_dim}");
+                    for chunk in [1, 7, 64] {
+                        let parts = in_chunks(attend, arithmetic, &kv, &q, cut(chunk), window);
+                        assert!(parts == whole, "{arithmetic}, head {head_dim}, chunks of {chunk}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_queries_that_see_a_broken_key_break() {
+        let mut kv = Rows::new(140, 64, 4);
+        let q = Numbers::new(2).f32s(50 * 64);
+        for arithmetic in arithmetics() {
+            let clean = in_chunks(attend, &arithmetic, &kv, &q, (90, 1, 50), Some(20));
+            let row = 100 * 64..101 * 64;
+            let kept = (kv.k[row.clone()].to_vec(), kv.v[row.clone()].to_vec());
+            kv.k[row.clone()].fill(f32::NAN);
+            kv.v[row.clone()].fill(f32::NAN);
+            let broken = in_chunks(attend, &arithmetic, &kv, &q, (90, 1, 50), Some(20));
+            kv.k[row.clone()].copy_from_slice(&kept.0);
+            kv.v[row].copy_from_slice(&kept.1);
+            for (i, (clean, broken)) in clean.iter().zip(&broken).enumerate() {
+                let sees = (100..120).contains(&(90 + i / 64));
+                assert_eq!(f32::from_bits(*broken).is_nan(), sees, "{arithmetic}: query {}", 90 + i / 64);
+                assert!(sees || clean == broken);
+            }
+        }
     }
 }

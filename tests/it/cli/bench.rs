@@ -17,9 +17,29 @@ fn speed_comes_as_table_json_picture_and_page() {
     let desk = Desk::new();
     let model = tiny_model();
     let args = [
-        "bench", "--model", &model, "--kernel", "portable", "--threads", "1", "--lengths", "128,64", "--batch", "2",
-        "--decode-tokens", "2", "--repeats", "2", "--kv-cache-dtype", "bfloat16,fp8,fp8_e4m3", "-o", "out/speed.json", "-o",
-        "speed.svg", "-o", "speed.md",
+        "bench",
+        "--model",
+        &model,
+        "--kernel",
+        "portable",
+        "--threads",
+        "1",
+        "--lengths",
+        "128,64",
+        "--batch",
+        "2",
+        "--decode-tokens",
+        "2",
+        "--repeats",
+        "2",
+        "--kv-cache-dtype",
+        "bfloat16,fp8,fp8_e4m3",
+        "-o",
+        "out/speed.json",
+        "-o",
+        "speed.svg",
+        "-o",
+        "speed.md",
     ];
     let said = desk.run(&args);
     assert_eq!(said.code, Some(0), "{}", said.stderr);
@@ -62,8 +82,19 @@ fn attention_error_shows_that_one_short_register_gets_worse_and_takes_a_models_h
     assert!(one[1] > 5.0 * one[0] && one[1] > 10.0 * two[1], "{one:?} {two:?}");
 
     let args = [
-        "bench", "attention-error", "--lengths", "64,512", "--heads", "1", "--with-model", "--model", &model, "--kernel",
-        "portable", "--layers", "1",
+        "bench",
+        "attention-error",
+        "--lengths",
+        "64,512",
+        "--heads",
+        "1",
+        "--with-model",
+        "--model",
+        &model,
+        "--kernel",
+        "portable",
+        "--layers",
+        "1",
     ];
     let said = desk.run(&args);
     // The tiny model has no tokenizer, and its text would be none.

@@ -142,22 +142,35 @@ impl Subject {
             return StoredKv::new(self.dtype, head.head_dim, &head.k, &head.v);
         }
         // What is cut to a value of the codec already is stored as it is.
-        let cut = |values: &[f32]| values.iter().map(|value| cut_to_e4m3(*value)).collect::<Vec<_>>();
+        let format = if self.dtype == "fp8_e5m2" { E5M2 } else { E4M3 };
+        let cut = |values: &[f32]| values.iter().map(|value| format.cut(*value)).collect::<Vec<_>>();
         StoredKv::new(self.dtype, head.head_dim, &cut(&head.k), &cut(&head.v))
     }
 }
 
-/// The nearest e4m3 value toward zero (OCP 8-bit floating point, 3 mantissa bits, largest 448, smallest 2⁻⁹).
-fn cut_to_e4m3(value: f32) -> f32 {
-    const LARGEST: f32 = 448.0;
-    const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
-    const SMALLEST: f32 = 1.0 / 512.0;
-    /// Mantissa bits that f32 has and e4m3 has not.
-    const SURPLUS_BITS: u32 = 20;
-    if value.abs() < SMALLEST_NORMAL {
-        return (value / SMALLEST).trunc() * SMALLEST;
+/// An 8-bit floating-point format (OCP 8-bit floating point specification 1.0).
+struct Float8 {
+    /// Mantissa bits that f32 has and this has not.
+    surplus_bits: u32,
+    largest: f32,
+    smallest_normal: f32,
+    /// Also the distance of two values below the smallest normal one.
+    smallest: f32,
+}
+
+const E4M3: Float8 = Float8 { surplus_bits: 20, largest: 448.0, smallest_normal: 1.0 / 64.0, smallest: 1.0 / 512.0 };
+const E5M2: Float8 =
+    Float8 { surplus_bits: 21, largest: 57_344.0, smallest_normal: 1.0 / 16_384.0, smallest: 1.0 / 65_536.0 };
+
+impl Float8 {
+    /// The nearest value toward zero.
+    fn cut(&self, value: f32) -> f32 {
+        if value.abs() < self.smallest_normal {
+            return (value / self.smallest).trunc() * self.smallest;
+        }
+        let bits = value.to_bits() >> self.surplus_bits << self.surplus_bits;
+        f32::from_bits(bits).clamp(-self.largest, self.largest)
     }
-    f32::from_bits(value.to_bits() >> SURPLUS_BITS << SURPLUS_BITS).clamp(-LARGEST, LARGEST)
 }
 
 #[cfg(test)]
@@ -166,25 +179,23 @@ mod tests {
 
     #[test]
     fn cutting_goes_toward_zero_and_what_is_cut_passes_the_codec() {
-        let codec = kvgauge::engine::kv_cache::codec::codec("fp8_e4m3").unwrap();
-        assert_eq!(codec.name(), "fp8_e4m3");
         for (value, cut) in
             [(1.1249, 1.0), (-1.9, -1.875), (1000.0, 448.0), (0.0029, 0.001_953_125), (-0.001, 0.0), (0.3, 0.28125)]
         {
-            assert_eq!(cut_to_e4m3(value), cut, "{value}");
+            assert_eq!(E4M3.cut(value), cut, "{value}");
         }
-        let values: Vec<f32> = (0..64).map(|i| cut_to_e4m3((i as f32 - 31.5) * 0.37)).collect();
-        let head = Head { head_dim: 64, softmax_scale: 0.125, q: vec![0.0; 64], k: values.clone(), v: values.clone() };
-        let plain = Subject { kind: CODEC, name: String::new(), dtype: "fp8_e4m3", arithmetic: Arithmetic::F32 };
-        let out = kvgauge::engine::attention::simulate(
-            &plain.arithmetic,
-            &head.q,
-            64,
-            &plain.store(&head).unwrap(),
-            1,
-            0.125,
-        );
-        assert_eq!(out, values);
+        for (value, cut) in [(1.249, 1.0), (-1.9, -1.75), (1e6, 57_344.0), (2e-5, 1.0 / 65_536.0), (0.3, 0.25)] {
+            assert_eq!(E5M2.cut(value), cut, "{value}");
+        }
+        for (dtype, format) in [("fp8_e4m3", E4M3), ("fp8_e5m2", E5M2)] {
+            let values: Vec<f32> = (0..64).map(|i| format.cut((i as f32 - 31.5) * 0.37)).collect();
+            let head =
+                Head { head_dim: 64, softmax_scale: 0.125, q: vec![0.0; 64], k: values.clone(), v: values.clone() };
+            let subject = Subject { kind: CODEC, name: String::new(), dtype, arithmetic: Arithmetic::F32 };
+            let stored = subject.store(&head).unwrap();
+            let out = kvgauge::engine::attention::simulate(&subject.arithmetic, &head.q, 64, &stored, 1, 0.125);
+            assert_eq!(out, values, "{dtype}");
+        }
     }
 
     #[test]

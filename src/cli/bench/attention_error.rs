@@ -164,7 +164,7 @@ impl Row {
 
     /// The name in tables and legends; the dtype where it does not say it.
     fn label(&self) -> String {
-        if self.kind == BACKEND { format!("{}, {}", self.name, self.kv_cache_dtype) } else { self.name.clone() }
+        if self.kind == BACKEND { format!("{}: {}", self.kv_cache_dtype, self.name) } else { self.name.clone() }
     }
 
     /// The last error over the first: what the length does.
@@ -228,6 +228,15 @@ impl Document {
     }
 }
 
+/// A label that fits the legend.
+fn shortened(label: &str) -> String {
+    const LEGEND_CHARS: usize = 56;
+    if label.chars().count() <= LEGEND_CHARS {
+        return label.into();
+    }
+    label.chars().take(LEGEND_CHARS - 1).chain(['…']).collect()
+}
+
 impl Presented for Document {
     fn text(&self) -> String {
         let tables = self.tables().into_iter().map(|(title, rows)| {
@@ -252,7 +261,7 @@ impl Presented for Document {
             for (kind, title) in KINDS {
                 let rows = self.rows.iter().filter(|row| row.kind == kind && row.attention == attention);
                 let lines = rows.map(|row| PlotLine {
-                    label: row.label(),
+                    label: shortened(&row.label()),
                     points: self.key_counts.iter().copied().zip(row.errors.iter().copied()).collect(),
                 });
                 let title = format!("{attention}: {title}");

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvgauge::sample::Bin;
 
+use crate::bench::options::BenchArgs;
 use crate::engine_settings::EngineArgs;
 use crate::exit_code;
 
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Teacher-forced log-probabilities of given text under a model and a KV cache
     Logprobs(LogprobsArgs),
+    /// Measure speed and memory of the embedded engine on this machine
+    Bench(BenchArgs),
     /// Print the completion script of a shell
     Completions {
         /// The shell

@@ -22,6 +22,7 @@ use kvgauge::targets::embedded::OpenError;
 use kvgauge::tasks::TaskError;
 use kvgauge::tokenizer::TokenizerError;
 
+use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::engine_settings::EngineOptionError;
 use crate::exit_code::Exit;
@@ -70,6 +71,8 @@ pub(crate) enum Failure {
     EngineName(#[from] OptionError),
     #[error(transparent)]
     Input(#[from] InputError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     #[error("no candidate is left besides the baseline `{baseline}`")]
     NoCandidate { baseline: String },
     #[error("`{}` holds no record of a baseline", dir.display())]
@@ -126,6 +129,7 @@ impl Failure {
             | Self::EngineOption(_)
             | Self::EngineName(_)
             | Self::Input(_)
+            | Self::Bench(_)
             | Self::ManyBaselines { .. }
             | Self::RunFolder { .. }
             | Self::ManyFolders { .. }
@@ -281,6 +285,7 @@ impl Hint for Failure {
             Self::EngineOption(error) => error.hints(),
             Self::EngineName(_) => Vec::new(),
             Self::Input(error) => error.hints(),
+            Self::Bench(error) => error.hints(),
             Self::NoCandidate { .. } => {
                 vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]
             }

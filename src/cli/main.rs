@@ -2,6 +2,7 @@
 
 mod args;
 mod assessment;
+mod bench;
 mod check;
 mod compare;
 mod completions;
@@ -65,6 +66,7 @@ fn execute(cli: &Cli) -> Result<Exit, Failure> {
         Command::Suite(command) => suite::execute(command, &config()?),
         Command::List(args) => list::execute(args),
         Command::Logprobs(args) => logprobs::execute(args, &config()?),
+        Command::Bench(args) => bench::execute(args, &config()?),
         Command::Completions { shell } => completions::execute(*shell),
         Command::Man => man::execute(),
     }

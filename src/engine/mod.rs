@@ -17,6 +17,7 @@ pub mod kv_cache;
 mod model;
 mod ops;
 mod options;
+mod recorder;
 mod rope;
 mod sequences;
 pub mod threads;
@@ -33,6 +34,7 @@ pub use options::{
     EngineOptions, Fault, KvScaleSource, Mechanism, OptionError, PassedOver, Platform, ResolvedEngine,
     ScaleGranularity, StoredLayer,
 };
+pub use recorder::HeadInputs;
 pub use sequences::{Engine, SequenceId, TokenLogprob};
 pub use weights::WeightsError;
 

@@ -14,6 +14,7 @@ use crate::engine::kv_cache::{BLOCK_TOKENS, BlockTable, CacheShape, KvScales, Pa
 use crate::engine::model::{Forward, Model, NotFinite, Span};
 use crate::engine::ops;
 use crate::engine::options::{EngineOptions, Fault, ResolvedEngine};
+use crate::engine::recorder::{HeadInputs, Recorder};
 use crate::engine::rope::Ropes;
 use crate::engine::threads::Pool;
 
@@ -190,6 +191,24 @@ impl Engine {
             steps.iter().map(|(id, token)| (*id, std::slice::from_ref(token))).collect();
         let hidden = self.append(&rows, Phase::Decode)?;
         self.logits(*first, &hidden)
+    }
+
+    /// Appends one id and tells what attention was computed from at its position in the layers named: one entry per KV head,
+    /// in ascending order.
+    pub fn attention_inputs(
+        &mut self,
+        id: SequenceId,
+        token: u32,
+        layers: &[usize],
+    ) -> Result<Vec<HeadInputs>, EngineError> {
+        let recorder = Arc::new(Recorder::new(layers, self.model.config().n_kv_head));
+        let one_thread = Pool::new(1)?;
+        let kernel = self.attention.record_decode(&recorder);
+        let pool = std::mem::replace(&mut self.pool, one_thread);
+        let result = self.decode(&[(id, token)]);
+        self.attention.resume_decode(kernel);
+        self.pool = pool;
+        result.map(|_| recorder.inputs())
     }
 
     /// Appends `ids` and tells the log-probability of each, given everything before it.

@@ -36,6 +36,7 @@ pub use kv_record::{
 };
 pub use markdown::{MARKDOWN_MAX_CHARS, MARKER, render_markdown};
 pub use page::{HTML_MAX_BYTES, HTML_WARN_BYTES, ReportInput, render_html};
+pub use plot::{LinePanel, PlotLine, PlotScale, line_panels};
 pub use timings::{ArmTimings, BinTimings, Timings, timings_json};
 
 use page::Page;

@@ -10,6 +10,7 @@ use plotters::prelude::*;
 
 use crate::report::ReportError;
 use crate::report::ink::{self, Ink};
+use crate::units::format_token_count;
 
 /// One point of a curve: place on the x axis, value, interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -256,6 +257,163 @@ fn draw_bars(svg: &mut String, labels: &[String], stacks: &[Stack], top: f64) ->
     area.present().map_err(|error| error.to_string())
 }
 
+/// A plot of lines over context length, with a legend; several make one picture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinePanel {
+    /// What is plotted, with its unit.
+    pub title: String,
+    /// How values become heights.
+    pub scale: PlotScale,
+    /// At most as many as can be told apart: about a dozen.
+    pub lines: Vec<PlotLine>,
+}
+
+/// How values become heights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlotScale {
+    /// From zero on.
+    Linear,
+    /// Decades; values that are not above zero are left out.
+    Log10,
+}
+
+/// One line of a [`LinePanel`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlotLine {
+    /// Name in the legend.
+    pub label: String,
+    /// Tokens (at least 1) and value, in ascending tokens; values that are no numbers are left out.
+    pub points: Vec<(u32, f64)>,
+}
+
+/// Pixels of a panel, its legend included.
+const PANEL_SIZE: (u32, u32) = (900, 460);
+/// Pixels to the right of a panel's lines.
+const LEGEND_WIDTH: u32 = 400;
+/// Pixels between two lines of a legend.
+const LEGEND_STEP: i32 = 17;
+
+/// Panels below each other as one SVG document with fixed colours on white, for files that stand alone.
+///
+/// # Errors
+/// A panel without any value that can be plotted, or what the plotting library says.
+pub fn line_panels(panels: &[LinePanel]) -> Result<String, ReportError> {
+    let mut svg = String::new();
+    draw_panels(&mut svg, panels).map_err(|message| ReportError::Plot { plot: "lines over length", message })?;
+    Ok(svg)
+}
+
+fn draw_panels(svg: &mut String, panels: &[LinePanel]) -> Result<(), String> {
+    if panels.is_empty() {
+        return Err("no panels".into());
+    }
+    let size = (PANEL_SIZE.0, PANEL_SIZE.1 * panels.len() as u32);
+    let area = SVGBackend::with_string(svg, size).into_drawing_area();
+    area.fill(&WHITE).map_err(|error| error.to_string())?;
+    for (panel, area) in panels.iter().zip(area.split_evenly((panels.len(), 1))) {
+        draw_panel(panel, &area)?;
+    }
+    area.present().map_err(|error| error.to_string())
+}
+
+fn draw_panel(panel: &LinePanel, area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<(), String> {
+    let curves: Vec<Curve> =
+        panel.lines.iter().enumerate().map(|(index, line)| line_curve(index, line, panel.scale)).collect();
+    let values: Vec<f64> = curves.iter().flat_map(|curve| curve.points.iter().map(|point| point.y)).collect();
+    let (Some(low), Some(high)) = (values.iter().copied().reduce(f64::min), values.iter().copied().reduce(f64::max))
+    else {
+        return Err(format!("`{}` has no value to plot", panel.title));
+    };
+    let y_axis = match panel.scale {
+        PlotScale::Linear => linear_axis(high),
+        PlotScale::Log10 => decade_axis(low, high),
+    };
+    let caption = ("sans-serif", 17).into_font().color(&color(ink::TEXT));
+    let mut chart = ChartBuilder::on(area)
+        .caption(&panel.title, caption)
+        .margin(10)
+        .margin_right(LEGEND_WIDTH)
+        .x_label_area_size(28)
+        .y_label_area_size(64)
+        .build_cartesian_2d(length_axis(&panel.lines), y_axis)
+        .map_err(|error| error.to_string())?;
+    draw_mesh(&mut chart)?;
+    for (index, (curve, line)) in curves.iter().zip(&panel.lines).enumerate() {
+        draw_curve(&mut chart, curve, 0.0)?;
+        draw_legend_entry(area, index, curve, &line.label)?;
+    }
+    Ok(())
+}
+
+fn line_curve(index: usize, line: &PlotLine, scale: PlotScale) -> Curve {
+    const SHAPES: [Shape; 5] = [Shape::Circle, Shape::Square, Shape::Triangle, Shape::Diamond, Shape::Ring];
+    let height = |value: f64| if scale == PlotScale::Log10 { value.log10() } else { value };
+    let points = line.points.iter().map(|(tokens, value)| Point {
+        x: f64::from(*tokens).log2(),
+        y: height(*value),
+        interval: None,
+    });
+    let points = points.filter(|point| point.x.is_finite() && point.y.is_finite()).collect();
+    Curve { ink: ink::candidate(index), shape: SHAPES[index % SHAPES.len()], points }
+}
+
+fn draw_legend_entry(
+    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+    index: usize,
+    curve: &Curve,
+    label: &str,
+) -> Result<(), String> {
+    let left = (PANEL_SIZE.0 - LEGEND_WIDTH) as i32 + 14;
+    let y = 52 + index as i32 * LEGEND_STEP;
+    let (filled, thin) = (color(curve.ink).filled(), color(curve.ink).stroke_width(2));
+    let at = (left + 12, y);
+    let line = PathElement::new(vec![(left, y), (left + 24, y)], thin);
+    let drawn = area.draw(&line).and_then(|()| match curve.shape {
+        Shape::Circle => area.draw(&Circle::new(at, 4, filled)),
+        Shape::Ring => area.draw(&Circle::new(at, 6, thin)),
+        Shape::Square => area.draw(&Rectangle::new([(at.0 - 4, at.1 - 4), (at.0 + 4, at.1 + 4)], filled)),
+        Shape::Triangle => {
+            area.draw(&Polygon::new(vec![(at.0, at.1 - 6), (at.0 + 6, at.1 + 5), (at.0 - 6, at.1 + 5)], filled))
+        }
+        Shape::Diamond => area
+            .draw(&Polygon::new(vec![(at.0, at.1 - 6), (at.0 + 6, at.1), (at.0, at.1 + 6), (at.0 - 6, at.1)], filled)),
+    });
+    let text = ("sans-serif", 12).into_font().color(&color(ink::TEXT));
+    let labelled = drawn.and_then(|()| area.draw(&Text::new(label.to_owned(), (left + 32, y - 7), text)));
+    labelled.map_err(|error| error.to_string())
+}
+
+/// Powers of two as people write them.
+fn length_axis(lines: &[PlotLine]) -> TickAxis {
+    let mut lengths: Vec<u32> = lines.iter().flat_map(|line| line.points.iter().map(|(tokens, _)| *tokens)).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let place = |tokens: u32| f64::from(tokens.max(1)).log2();
+    let (low, high) = (lengths.first().map_or(0.0, |it| place(*it)), lengths.last().map_or(1.0, |it| place(*it)));
+    let ticks = lengths.into_iter().map(|tokens| (place(tokens), format_token_count(tokens))).collect();
+    TickAxis { ticks, range: low - 0.3..high + 0.3 }
+}
+
+/// From zero to a little above `high`, in steps of 1, 2 or 5 times a power of ten.
+fn linear_axis(high: f64) -> TickAxis {
+    const MOST_STEPS: f64 = 6.0;
+    let high = if high > 0.0 { high } else { 1.0 };
+    let decade = 10_f64.powf((high / MOST_STEPS).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade).into_iter().find(|step| high / step <= MOST_STEPS);
+    let step = step.unwrap_or(high);
+    let n_step = (high / step).ceil() as u32;
+    let decimals = (-step.log10().floor()).max(0.0) as usize;
+    let tick = |index: u32| (f64::from(index) * step, format!("{:.decimals$}", f64::from(index) * step));
+    TickAxis { ticks: (0..=n_step).map(tick).collect(), range: 0.0..f64::from(n_step) * step * 1.02 }
+}
+
+/// Whole decades around `low..high`, both as log₁₀.
+fn decade_axis(low: f64, high: f64) -> TickAxis {
+    let (first, last) = (low.floor() as i32, (high.ceil() as i32).max(low.floor() as i32 + 1));
+    let label = |decade: i32| (f64::from(decade), format!("1e{decade}"));
+    TickAxis { ticks: (first..=last).map(label).collect(), range: f64::from(first)..f64::from(last) + 0.02 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,5 +446,41 @@ mod tests {
     fn nothing_to_draw_is_an_error_and_not_a_panic() {
         assert!(curves(&[], &[]).is_err());
         assert!(stacked_bars(&[], &[], 1.0).is_err());
+    }
+
+    fn panel(scale: PlotScale, values: [f64; 3]) -> LinePanel {
+        let points = [512, 2048, 131_072].into_iter().zip(values).collect();
+        let line = PlotLine { label: "fp8_e4m3".into(), points };
+        LinePanel {
+            title: "speed".into(),
+            scale,
+            lines: vec![line.clone(), PlotLine { label: "other".into(), ..line }],
+        }
+    }
+
+    #[test]
+    fn panels_are_one_document_with_lengths_values_and_a_legend() {
+        let panels =
+            [panel(PlotScale::Linear, [830.0, 620.0, 100.0]), panel(PlotScale::Log10, [0.001, 0.02, f64::NAN])];
+        let svg = line_panels(&panels).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        for text in ["128K", "fp8_e4m3", "800", "1e-3", "1e-1"] {
+            assert!(svg.contains(&format!("\n{text}\n")), "no {text} in {svg}");
+        }
+    }
+
+    #[test]
+    fn axes_hold_every_value() {
+        for high in [0.07, 1.0, 59.9, 60.1, 830.0, 12_345.0] {
+            let axis = linear_axis(high);
+            assert!(
+                axis.range.end >= high && axis.ticks.len() <= 8 && axis.ticks.len() >= 3,
+                "{high}: {:?}",
+                axis.ticks
+            );
+        }
+        assert_eq!(decade_axis(-3.0, -3.0).range, -3.0..-1.98);
+        let nothing = panel(PlotScale::Log10, [0.0, -1.0, f64::NAN]);
+        assert!(line_panels(&[nothing]).is_err() && line_panels(&[]).is_err());
     }
 }

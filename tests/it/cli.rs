@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its desk has failed")]
 
+mod bench;
 mod engine_options;
 mod run_folder;
 

@@ -7,6 +7,7 @@ use crate::engine::attention::emulated::{kernel_in, own_arithmetic};
 use crate::engine::attention::guard::{Choice, GuardError, Question, Variants, choose};
 use crate::engine::kernels::Kernel;
 use crate::engine::options::{EngineOptions, KvScaleSource, ScaleGranularity};
+use crate::engine::recorder::{Recorder, Recording};
 
 impl Choice {
     /// What the backend computes in a phase.
@@ -70,6 +71,17 @@ impl Attention {
             Phase::Prefill => &*self.prefill_kernel,
             Phase::Decode => &*self.decode_kernel,
         }
+    }
+
+    /// Lets `recorder` see what decode steps attend to; the kernel in its place goes back with [`Self::resume_decode`].
+    pub(in crate::engine) fn record_decode(&mut self, recorder: &Arc<Recorder>) -> Arc<dyn Kernel> {
+        let recording = Recording::new(Arc::clone(&self.decode_kernel), Arc::clone(recorder));
+        std::mem::replace(&mut self.decode_kernel, Arc::new(recording))
+    }
+
+    /// Ends what [`Self::record_decode`] began.
+    pub(in crate::engine) fn resume_decode(&mut self, kernel: Arc<dyn Kernel>) {
+        self.decode_kernel = kernel;
     }
 
     /// The arithmetic in words, for the record.

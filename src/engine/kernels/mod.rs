@@ -16,6 +16,7 @@ pub mod decode;
 pub mod emulated;
 mod geometry;
 mod packed;
+mod peak;
 mod portable;
 mod prefetch;
 mod reference;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 pub use self::geometry::positions_per_task;
 pub use self::packed::{PackedMatrix, TileLine};
+pub use self::peak::peak_flops;
 pub use self::prefetch::prefetch;
 pub use self::rounding::{bf16_to_f32, f32_to_bf16};
 

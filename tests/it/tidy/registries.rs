@@ -35,7 +35,7 @@ const REGISTRIES: &[Registry] = &[
         folder: "engine/kernels",
         registry: "engine/kernels/mod.rs",
         slice: "KERNELS",
-        shared: &["decode", "emulated", "geometry", "packed", "rounding"],
+        shared: &["decode", "emulated", "geometry", "packed", "peak", "rounding"],
     },
     Registry {
         folder: "engine/kernels/x86_64",
@@ -49,6 +49,7 @@ const REGISTRIES: &[Registry] = &[
             "emulated",
             "key_block",
             "lanes",
+            "peak",
             "tiles",
         ],
     },

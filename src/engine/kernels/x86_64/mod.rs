@@ -15,6 +15,7 @@ mod codes;
 mod emulated;
 mod key_block;
 mod lanes;
+pub(super) mod peak;
 mod prefetch;
 mod tiles;
 
@@ -159,6 +160,7 @@ mod tests {
             include_str!("avx512_blocks.rs"),
             include_str!("key_block.rs"),
             include_str!("lanes.rs"),
+            include_str!("peak.rs"),
             include_str!("tiles.rs"),
             include_str!("codes.rs"),
             include_str!("byte_tables.rs"),

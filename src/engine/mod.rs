@@ -7,6 +7,8 @@
 //! file ─▶ gguf / weights ─▶ dequant ─▶ Model ─▶ Engine { kernel, threads, kv_cache } ─▶ prefill, decode, logprobs
 //! ```
 
+mod calibration;
+mod checkpoint_scales;
 pub mod config;
 mod dequant;
 mod error;
@@ -20,10 +22,12 @@ mod sequences;
 pub mod threads;
 mod weights;
 
+pub use checkpoint_scales::{CheckpointScales, KvScaleError, ScaleTensor};
 pub use config::{ModelConfig, RopeScaling};
 pub use error::EngineError;
 pub use gguf::GgufMetadata;
 pub use kv_cache::codec::{CODECS, KvCodec, known_dtypes};
+pub use kv_cache::{Capacity, KvOptionError, KvRounding};
 pub use model::Model;
 pub use ops::{argmax, log_sum_exp, top};
 pub use options::{

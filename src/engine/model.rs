@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
+use crate::engine::checkpoint_scales::CheckpointScales;
 use crate::engine::config::ModelConfig;
 use crate::engine::error::EngineError;
 use crate::engine::gguf::GgufMetadata;
@@ -21,6 +22,7 @@ use crate::engine::weights::{RowOrder, Weights, WeightsError};
 pub struct Model {
     config: ModelConfig,
     metadata: Option<GgufMetadata>,
+    kv_scales: CheckpointScales,
     weights_hash: String,
     /// `[vocab, hidden]`, the output layer too when tied.
     embedding: PackedMatrix,
@@ -52,8 +54,9 @@ impl Model {
         let weights = Weights::open(path)?;
         let (weights_hash, parts) = rayon::join(|| weights.hash(), || Self::pack(&weights));
         let (embedding, layers, final_norm, output) = parts?;
+        let kv_scales = CheckpointScales::read(path, &weights)?;
         let Weights { config, metadata, .. } = weights;
-        Ok(Self { config, metadata, weights_hash, embedding, layers, final_norm, output })
+        Ok(Self { config, metadata, kv_scales, weights_hash, embedding, layers, final_norm, output })
     }
 
     #[expect(clippy::type_complexity, reason = "the four parts of a model, named where they are taken apart")]
@@ -80,6 +83,11 @@ impl Model {
     /// Metadata of a GGUF file, tokenizer and chat template included; `None` for a folder.
     pub fn metadata(&self) -> Option<&GgufMetadata> {
         self.metadata.as_ref()
+    }
+
+    /// Scales of the KV cache that came with the weights.
+    pub fn kv_scale_tensors(&self) -> &CheckpointScales {
+        &self.kv_scales
     }
 
     /// BLAKE3 of the weight files' bytes, in hex.

@@ -39,6 +39,22 @@ pub trait KvRows: Sync {
 
     /// Decodes positions `start..start + n` to BF16 bit patterns: k, v `[n, head_dim]`.
     fn decode_bf16(&self, start: usize, n: usize, k: &mut [u16], v: &mut [u16]);
+
+    /// Values of the codes without their scales, k, v `[n, head_dim]`, and the scale of each row, `[n]`. Rows whose format has
+    /// no scale factor are decoded values with scales of 1.
+    fn decode_codes_f32(
+        &self,
+        start: usize,
+        n: usize,
+        k: &mut [f32],
+        v: &mut [f32],
+        k_scales: &mut [f32],
+        v_scales: &mut [f32],
+    ) {
+        self.decode_f32(start, n, k, v);
+        k_scales.fill(1.0);
+        v_scales.fill(1.0);
+    }
 }
 
 /// Attention of consecutive query positions of one sequence over one KV head.

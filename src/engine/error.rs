@@ -1,11 +1,12 @@
 //! What can go wrong in the engine.
 
 use crate::engine::attention::GuardError;
+use crate::engine::checkpoint_scales::KvScaleError;
 use crate::engine::config::ConfigError;
 use crate::engine::gguf::GgufError;
 use crate::engine::kernels::KernelError;
-use crate::engine::kv_cache::CacheError;
 use crate::engine::kv_cache::codec::UnknownDtype;
+use crate::engine::kv_cache::{CacheError, KvOptionError, PlanError};
 use crate::engine::threads::PoolError;
 use crate::engine::weights::WeightsError;
 
@@ -21,6 +22,12 @@ pub enum EngineError {
     /// No such codec.
     #[error(transparent)]
     Dtype(#[from] UnknownDtype),
+    /// An option of the KV cache that does not fit the model.
+    #[error(transparent)]
+    KvOption(#[from] KvOptionError),
+    /// Scales that are missing or cannot be used.
+    #[error(transparent)]
+    KvScale(#[from] KvScaleError),
     /// No such kernel, or not on this machine.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -120,6 +127,11 @@ impl EngineError {
             }
             Self::Attention(error) => return error.hints(),
             Self::Kernel(_) => "leave the kernel out to take the best one of this machine",
+            Self::KvOption(KvOptionError::NoWindow { .. }) => "this model has no sliding-window layers: name indices",
+            Self::KvOption(_) => "give indices of layers, or `sliding_window`",
+            Self::KvScale(KvScaleError::NoPrompts) => "calibrate on at least one prompt, or on random tokens",
+            Self::KvScale(KvScaleError::E5m2) => "use fp8_e4m3, or calibrate",
+            Self::KvScale(_) => "calibrate the scales, on prompts or on random tokens, or use none",
             Self::BudgetTooSmall { needed, .. } => return vec![format!("give the KV cache at least {needed} bytes")],
             Self::CacheFull(CacheError::Full { .. }) => "give the KV cache more memory, or run fewer sequences at once",
             Self::CacheFull(CacheError::OutOfMemory { .. }) => "set a KV cache budget below the memory that is free",
@@ -129,6 +141,15 @@ impl EngineError {
             _ => return Vec::new(),
         };
         vec![hint.into()]
+    }
+}
+
+impl From<PlanError> for EngineError {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Dtype(error) => Self::Dtype(error),
+            PlanError::Option(error) => Self::KvOption(error),
+        }
     }
 }
 

@@ -8,6 +8,8 @@
 //! ```
 
 pub mod attention;
+mod calibration;
+mod checkpoint_scales;
 pub mod config;
 mod dequant;
 mod error;
@@ -24,10 +26,12 @@ pub mod threads;
 mod weights;
 
 pub use attention::BACKENDS;
+pub use checkpoint_scales::{CheckpointScales, KvScaleError, ScaleTensor};
 pub use config::{LayerConfig, LayerRope, ModelConfig, RopeScaling};
 pub use error::EngineError;
 pub use gguf::GgufMetadata;
 pub use kv_cache::codec::{CODECS, KvCodec, known_dtypes};
+pub use kv_cache::{Capacity, KvOptionError, KvRounding};
 pub use model::Model;
 pub use ops::{argmax, log_sum_exp, top};
 pub use options::{

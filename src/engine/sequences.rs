@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::engine::attention::{Attention, Phase};
+use crate::engine::calibration::apply_scales;
 use crate::engine::config::{MAX_CONTEXT, RopeScaling};
 use crate::engine::error::EngineError;
 use crate::engine::kernels::{self, KEY_BLOCK};
-use crate::engine::kv_cache::codec;
-use crate::engine::kv_cache::{BLOCK_TOKENS, BlockTable, CacheShape, KvScales, PagedCache};
+use crate::engine::kv_cache::codec::KvRounding;
+use crate::engine::kv_cache::{BlockTable, CachePlan, Capacity, PagedCache, codec};
 use crate::engine::model::{Forward, Model, NotFinite, Span};
 use crate::engine::ops;
 use crate::engine::options::{EngineOptions, Fault, ResolvedEngine};
@@ -65,7 +66,8 @@ pub struct Engine {
 impl Engine {
     /// Builds an engine; nothing is allocated for the cache yet.
     pub fn new(model: Arc<Model>, options: &EngineOptions) -> Result<Self, EngineError> {
-        let codec = codec::codec(&options.kv_cache_dtype)?;
+        let codec = codec::codec_with(&options.kv_cache_dtype, options.int4_rotation)?;
+        let mut plan = CachePlan::new(model.config(), options)?;
         let kernel = kernels::resolve(options.kernel.as_deref())?;
         let chunk = options.prefill_chunk;
         if chunk == 0 || chunk > MAX_PREFILL_CHUNK || !chunk.is_multiple_of(KEY_BLOCK) {
@@ -73,27 +75,32 @@ impl Engine {
         }
         let config = model.config();
         let attention = Attention::resolve(options, config.head_dim, &kernel)?;
-        let shape = CacheShape { n_layer: config.n_layer(), n_kv_head: config.n_kv_head, head_dim: config.head_dim };
+        plan.block_tokens = attention.choice.backend.block_tokens;
+        if attention.prefill.truncating_codec {
+            plan.rounding = KvRounding::TowardZero;
+        }
         let budget = options.kv_cache_memory.unwrap_or_else(|| machine_memory() / MEMORY_SHARE);
-        let cache = PagedCache::new(codec, shape, KvScales::unit(config.n_layer()), budget);
-        let needed_blocks = config.trained_context.div_ceil(BLOCK_TOKENS);
+        let scales = apply_scales(&model, options, &mut plan)?;
+        let cache = PagedCache::new(&plan, budget);
+        let needed_blocks = config.trained_context.div_ceil(cache.block_tokens());
         if options.kv_cache_memory.is_some() && cache.n_block() < needed_blocks {
             let needed = needed_blocks as u64 * cache.block_bytes() as u64;
             let (tokens, dtype) = (config.trained_context, codec.name());
             return Err(EngineError::BudgetTooSmall { budget, needed, tokens, dtype });
         }
+        let capacity = cache.capacity();
         let resolved = ResolvedEngine {
             kv_cache_dtype: codec.name().into(),
             attention_backend: attention.choice.backend.name.into(),
             kernel: kernel.name().into(),
-            scales: codec.scales().into(),
+            scales,
             arithmetic: attention.words(),
             passed_over: attention.choice.passed_over.clone(),
-            layers: Vec::new(),
-            block_tokens: BLOCK_TOKENS,
-            bytes_per_token: cache.bytes_per_token(),
-            n_block: cache.n_block(),
-            n_token: cache.n_block() * BLOCK_TOKENS,
+            layers: plan.stored_layers(),
+            block_tokens: capacity.block_tokens,
+            bytes_per_token: capacity.bytes_per_token,
+            n_block: capacity.n_block,
+            n_token: capacity.n_token,
         };
         let key_bias = key_bias(&options.faults, config.n_layer())?;
         let pool = Pool::new(options.threads)?;
@@ -109,6 +116,15 @@ impl Engine {
     /// What is in effect.
     pub fn resolved(&self) -> &ResolvedEngine {
         &self.resolved
+    }
+
+    /// What the budget of the cache holds.
+    pub fn capacity(&self) -> Capacity {
+        self.cache.capacity()
+    }
+
+    pub(in crate::engine) fn cache_mut(&mut self) -> &mut PagedCache {
+        &mut self.cache
     }
 
     /// Blocks of the cache that no sequence holds.

@@ -328,6 +328,22 @@ impl Weights {
         if values.iter().all(|value| value.is_finite()) { Ok(values) } else { Err(self.not_finite(name)) }
     }
 
+    /// Name, shape and exact values of the tensors whose stored name `is_wanted`; values only where there are at most `most`.
+    pub(in crate::engine) fn small_tensors(
+        &self,
+        is_wanted: impl Fn(&str) -> bool,
+        most: usize,
+    ) -> Vec<(String, Vec<usize>, Vec<f32>)> {
+        let wanted = self.tensors.iter().filter(|(name, _)| is_wanted(name));
+        let read = |(name, tensor): (&String, &StoredTensor)| {
+            let n_value = tensor.shape.iter().product::<usize>();
+            let mut values = vec![0.0; if n_value <= most { n_value } else { 0 }];
+            tensor.tensor_type.decode(&self.files[tensor.file][tensor.bytes.clone()], &mut values);
+            (name.clone(), tensor.shape.clone(), values)
+        };
+        wanted.map(read).collect()
+    }
+
     fn rounded(&self, name: &str, expected: &[usize]) -> Result<(String, Vec<u16>), WeightsError> {
         let (name, tensor) = self.stored(name, expected)?;
         let n_column = *expected.last().expect("a tensor has a dimension");
@@ -406,7 +422,7 @@ fn map(path: &Path) -> Result<memmap2::Mmap, WeightsError> {
     unsafe { memmap2::Mmap::map(&file) }.map_err(io)
 }
 
-fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, WeightsError> {
+pub(in crate::engine) fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, WeightsError> {
     let io = |source| WeightsError::Io { path: path.into(), source };
     let mut bytes = Vec::new();
     File::open(path).map_err(io)?.take(limit + 1).read_to_end(&mut bytes).map_err(io)?;

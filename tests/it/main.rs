@@ -6,6 +6,8 @@ mod cli;
 mod engine;
 // Error rates of the gate by simulation.
 mod gate;
+// What a whole engine stores: scales, skipped layers, capacity, noise.
+mod kv_cache;
 // Model files against attacks.
 mod model_files;
 // Downloads against a server on the loopback.

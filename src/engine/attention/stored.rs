@@ -2,7 +2,9 @@
 
 use crate::engine::kernels::KvRows;
 use crate::engine::kv_cache::codec::{self, UnknownDtype};
-use crate::engine::kv_cache::{BlockTable, CacheShape, KvScales, PagedCache, WriteRows};
+use crate::engine::kv_cache::{
+    BLOCK_TOKENS, BlockTable, CachePlan, KvRounding, LayerPlan, LayerScales, PagedCache, WriteRows,
+};
 
 /// K and V of one head, quantized.
 pub struct StoredKv {
@@ -20,8 +22,16 @@ impl StoredKv {
     /// If k and v are not of one shape.
     pub fn new(kv_cache_dtype: &str, head_dim: usize, k: &[f32], v: &[f32]) -> Result<Self, UnknownDtype> {
         assert!(head_dim > 0 && k.len() == v.len() && k.len().is_multiple_of(head_dim), "k, v [n_key, {head_dim}]");
-        let shape = CacheShape { n_layer: 1, n_kv_head: 1, head_dim };
-        let mut cache = PagedCache::new(codec::codec(kv_cache_dtype)?, shape, KvScales::unit(1), u64::MAX);
+        let layer = LayerPlan { codec: codec::codec(kv_cache_dtype)?, scales: LayerScales::unit() };
+        let plan = CachePlan {
+            layers: vec![layer],
+            n_kv_head: 1,
+            head_dim,
+            block_tokens: BLOCK_TOKENS,
+            rounding: KvRounding::NearestEven,
+            noise: [0.0; 2],
+        };
+        let mut cache = PagedCache::new(&plan, u64::MAX);
         let mut table = BlockTable::default();
         let n_row = k.len() / head_dim;
         cache.reserve(&mut table, 0, n_row).expect("the budget has no bound and the rows are in memory already");

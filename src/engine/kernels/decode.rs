@@ -1,7 +1,7 @@
 //! Rows of 8-bit codes to BF16: the part of decoding a KV cache that is worth vector instructions. Every path gives the same
 //! bits, so which one a machine takes is not part of a record.
 
-use super::rounding::f32_to_bf16;
+use super::rounding::{bf16_to_f32, f32_to_bf16};
 
 /// `out[i] = table[codes[i]]`: any 8-bit code, its table built once by the codec.
 ///
@@ -29,6 +29,15 @@ pub fn i8_scaled_to_bf16(codes: &[u8], scale: f32, out: &mut [u16]) {
     i8_scaled_portable(&codes[done..], scale, &mut out[done..]);
 }
 
+/// `values[i] = bf16(values[i] · scale)`: the product in f32, then rounded to nearest even.
+pub fn bf16_scaled(values: &mut [u16], scale: f32) {
+    #[cfg(target_arch = "x86_64")]
+    let done = super::x86_64::Avx512::detect().map_or(0, |token| token.bf16_scaled(values, scale));
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = 0;
+    bf16_scaled_portable(&mut values[done..], scale);
+}
+
 fn lut8_portable(codes: &[u8], table: &[u16; 256], out: &mut [u16]) {
     for (out, code) in out.iter_mut().zip(codes) {
         *out = table[usize::from(*code)];
@@ -38,6 +47,12 @@ fn lut8_portable(codes: &[u8], table: &[u16; 256], out: &mut [u16]) {
 fn i8_scaled_portable(codes: &[u8], scale: f32, out: &mut [u16]) {
     for (out, code) in out.iter_mut().zip(codes) {
         *out = f32_to_bf16(f32::from(code.cast_signed()) * scale);
+    }
+}
+
+fn bf16_scaled_portable(values: &mut [u16], scale: f32) {
+    for value in values {
+        *value = f32_to_bf16(bf16_to_f32(*value) * scale);
     }
 }
 
@@ -71,6 +86,14 @@ mod tests {
                 i8_scaled_portable(&codes, scale, &mut expected);
                 assert_eq!(out, expected, "{} codes, scale {scale}", codes.len());
             }
+        }
+        for scale in [1.0, 0.007_874_016, -0.3, 1e-40, 3e38, 0.0, f32::INFINITY] {
+            let mut values: Vec<u16> = (0..1000).map(|i| f32_to_bf16((i as f32 - 500.0) * 0.37)).collect();
+            let mut expected = values.clone();
+            bf16_scaled(&mut values, scale);
+            bf16_scaled_portable(&mut expected, scale);
+            let is_same = |(a, b): (&u16, &u16)| a == b || (bf16_to_f32(*a).is_nan() && bf16_to_f32(*b).is_nan());
+            assert!(values.iter().zip(&expected).all(is_same), "scale {scale}");
         }
         let mut one = [0];
         i8_scaled_to_bf16(&[0x81], 0.5, &mut one);

@@ -40,7 +40,7 @@ impl KvCodec for Bfloat16 {
         }
     }
 
-    fn max_abs_error(&self, row_abs_max: f32) -> f32 {
+    fn max_abs_error(&self, row_abs_max: f32, _head_dim: usize) -> f32 {
         // Half a unit in the last of 8 significant bits; the addend covers subnormals.
         row_abs_max / 256.0 + 1e-38
     }

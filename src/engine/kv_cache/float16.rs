@@ -39,7 +39,7 @@ impl KvCodec for Float16 {
         }
     }
 
-    fn max_abs_error(&self, row_abs_max: f32) -> f32 {
+    fn max_abs_error(&self, row_abs_max: f32, _head_dim: usize) -> f32 {
         // Half a unit in the last of 11 significant bits, at least half of the smallest subnormal 2⁻²⁴.
         (row_abs_max / 2048.0).max(1.0 / 33_554_432.0)
     }

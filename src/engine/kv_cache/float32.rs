@@ -37,7 +37,7 @@ impl KvCodec for Float32 {
         }
     }
 
-    fn max_abs_error(&self, _row_abs_max: f32) -> f32 {
+    fn max_abs_error(&self, _row_abs_max: f32, _head_dim: usize) -> f32 {
         0.0
     }
 }

@@ -2,14 +2,12 @@
 
 use crate::engine::kernels::decode::i8_scaled_to_bf16;
 use crate::engine::kv_cache::codec::KvCodec;
+use crate::engine::kv_cache::row_scale::{MIN_SCALE, SCALE_BYTES, abs_max, stored_rows};
 
 /// 1 byte a value plus 4 bytes a row.
 pub(in crate::engine) struct Int8PerTokenHead;
 
-/// vLLM's floor: a row of zeros must not divide by zero.
-const MIN_SCALE: f32 = 1e-6;
 const LARGEST_CODE: f32 = 127.0;
-const SCALE_BYTES: usize = 4;
 
 impl KvCodec for Int8PerTokenHead {
     fn name(&self) -> &'static str {
@@ -25,10 +23,9 @@ impl KvCodec for Int8PerTokenHead {
     }
 
     fn encode_row(&self, row: &[f32], _scale: f32, packed: &mut [u8]) {
-        let abs_max = row.iter().fold(0_f32, |max, value| max.max(value.abs()));
         // A byte cannot be NaN, but the scale can: a broken row stays visibly broken.
         let is_broken = row.iter().any(|value| !value.is_finite());
-        let scale = if is_broken { f32::NAN } else { (abs_max / LARGEST_CODE).max(MIN_SCALE) };
+        let scale = if is_broken { f32::NAN } else { (abs_max(row) / LARGEST_CODE).max(MIN_SCALE) };
         let (stored_scale, codes) = packed.split_at_mut(SCALE_BYTES);
         stored_scale.copy_from_slice(&scale.to_le_bytes());
         for (value, code) in row.iter().zip(codes) {
@@ -51,18 +48,18 @@ impl KvCodec for Int8PerTokenHead {
         }
     }
 
-    fn max_abs_error(&self, row_abs_max: f32) -> f32 {
+    fn decode_codes(&self, packed: &[u8], head_dim: usize, _scale: f32, codes: &mut [f32], row_scales: &mut [f32]) {
+        let rows = stored_rows(packed, head_dim).zip(codes.chunks_exact_mut(head_dim)).zip(row_scales);
+        for (((scale, packed), row), row_scale) in rows {
+            row.iter_mut().zip(packed).for_each(|(value, code)| *value = f32::from(code.cast_signed()));
+            *row_scale = scale;
+        }
+    }
+
+    fn max_abs_error(&self, row_abs_max: f32, _head_dim: usize) -> f32 {
         // Half a step, and the rounding of the scale, the quotient and the product.
         0.5 * (row_abs_max / LARGEST_CODE).max(MIN_SCALE) + row_abs_max * 4.0 * f32::EPSILON
     }
-}
-
-/// Scale and codes of each row.
-fn stored_rows(packed: &[u8], head_dim: usize) -> impl Iterator<Item = (f32, &[u8])> {
-    packed.chunks_exact(head_dim + SCALE_BYTES).map(|stored| {
-        let (scale, codes) = stored.split_first_chunk().expect("a stored row begins with its scale");
-        (f32::from_le_bytes(*scale), codes)
-    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Every codec through every kernel: attention over a paged cache against the reference over the same decoded values.
 
 use super::codec::{CODECS, KvCodec};
-use super::{BlockTable, CacheShape, KvScales, PagedCache, StoredRows, WriteRows};
+use super::{
+    BLOCK_TOKENS, BlockTable, CachePlan, KvRounding, LayerPlan, LayerScales, PagedCache, StoredRows, WriteRows,
+};
 use crate::engine::kernels::tests::{Numbers, Rows, under_test};
 use crate::engine::kernels::{AttentionJob, Kernel, KvRows, bf16_to_f32, resolve};
 
@@ -37,8 +39,11 @@ impl Case {
 
 /// Two layers of two heads; the second head of the second layer is the one to look at.
 fn filled(codec: &'static dyn KvCodec, case: &Case) -> (PagedCache, BlockTable) {
-    let shape = CacheShape { n_layer: 2, n_kv_head: 2, head_dim: case.head_dim };
-    let mut cache = PagedCache::new(codec, shape, KvScales::unit(2), 1 << 24);
+    let layers = (0..2).map(|_| LayerPlan { codec, scales: LayerScales::unit() }).collect();
+    let (rounding, noise) = (KvRounding::NearestEven, [0.0; 2]);
+    let head_dim = case.head_dim;
+    let plan = CachePlan { layers, n_kv_head: 2, head_dim, block_tokens: BLOCK_TOKENS, rounding, noise };
+    let mut cache = PagedCache::new(&plan, 1 << 24);
     let mut table = BlockTable::default();
     cache.reserve(&mut table, 0, case.n_key()).unwrap();
     let stride = 2 * case.head_dim;

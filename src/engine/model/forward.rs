@@ -274,7 +274,8 @@ impl Forward<'_> {
                 window: config.layers[layer].window,
             });
         }
-        let families = if config.layers[layer].window.is_none() { families(spans) } else { Vec::new() };
+        let families =
+            if config.layers[layer].window.is_none() { families(spans, cache.block_tokens()) } else { Vec::new() };
         if families.is_empty() {
             return self.pool.attend(self.kernel, jobs);
         }
@@ -300,7 +301,7 @@ struct Family {
 }
 
 /// Every span in one family; none at all unless all spans are one token and some share.
-fn families(spans: &[Span<'_>]) -> Vec<Family> {
+fn families(spans: &[Span<'_>], block_tokens: usize) -> Vec<Family> {
     let mut families: Vec<Family> = Vec::new();
     if spans.len() < 2 || spans.iter().any(|span| span.ids.len() != 1) {
         return families;
@@ -309,7 +310,7 @@ fn families(spans: &[Span<'_>]) -> Vec<Family> {
         let n_shared = |family: &Family| {
             let first = &spans[family.spans[0]];
             let n_past = span.first_position.min(first.first_position);
-            first.table.n_shared(span.table).min(n_past).min(family.n_shared) / KEY_BLOCK * KEY_BLOCK
+            first.table.n_shared(span.table, block_tokens).min(n_past).min(family.n_shared) / KEY_BLOCK * KEY_BLOCK
         };
         // A family that would lose more than half of what it shares is the wrong one.
         let found = families.iter_mut().map(|family| (n_shared(family), family));

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
+use crate::engine::checkpoint_scales::CheckpointScales;
 use crate::engine::config::ModelConfig;
 use crate::engine::error::EngineError;
 use crate::engine::kernels::PackedMatrix;
@@ -16,8 +17,9 @@ impl Model {
         let weights = Weights::open(path)?;
         let (weights_hash, parts) = rayon::join(|| weights.hash(), || Self::pack(&weights));
         let (embedding, layers, final_norm, output) = parts?;
+        let kv_scales = CheckpointScales::read(path, &weights)?;
         let Weights { config, metadata, .. } = weights;
-        Ok(Self { config, metadata, weights_hash, embedding, layers, final_norm, output })
+        Ok(Self { config, metadata, kv_scales, weights_hash, embedding, layers, final_norm, output })
     }
 
     #[expect(clippy::type_complexity, reason = "the four parts of a model, named where they are taken apart")]

@@ -7,6 +7,7 @@
 mod forward;
 mod load;
 
+use crate::engine::checkpoint_scales::CheckpointScales;
 use crate::engine::config::ModelConfig;
 use crate::engine::gguf::GgufMetadata;
 use crate::engine::kernels::PackedMatrix;
@@ -17,6 +18,7 @@ pub(in crate::engine) use forward::{Forward, NotFinite, Span};
 pub struct Model {
     config: ModelConfig,
     metadata: Option<GgufMetadata>,
+    kv_scales: CheckpointScales,
     weights_hash: String,
     /// `[vocab, hidden]`, the output layer too when tied.
     embedding: PackedMatrix,
@@ -61,6 +63,11 @@ impl Model {
     /// Metadata of a GGUF file, tokenizer and chat template included; `None` for a folder.
     pub fn metadata(&self) -> Option<&GgufMetadata> {
         self.metadata.as_ref()
+    }
+
+    /// Scales of the KV cache that came with the weights.
+    pub fn kv_scale_tensors(&self) -> &CheckpointScales {
+        &self.kv_scales
     }
 
     /// BLAKE3 of the weight files' bytes, in hex.

@@ -29,7 +29,7 @@ const REGISTRIES: &[Registry] = &[
         folder: "engine/kv_cache",
         registry: "engine/kv_cache/codec.rs",
         slice: "CODECS",
-        shared: &["codec", "float8", "paged", "scales"],
+        shared: &["capacity", "codec", "hashing", "paged", "plan", "row_scale", "scales"],
     },
     Registry {
         folder: "engine/kernels",

@@ -34,6 +34,14 @@ impl Avx512 {
         unsafe { scale_codes(codes, scale, out) }
         codes.len() * SCALE_STEP
     }
+
+    /// Scales whole steps of BF16 values in place; returns how many are done.
+    pub(in crate::engine::kernels) fn bf16_scaled(self, values: &mut [u16], scale: f32) -> usize {
+        let values = values.as_chunks_mut::<SCALE_STEP>().0;
+        // SAFETY: `self` exists, so `detect` saw the features that `scale_values` enables.
+        unsafe { scale_values(values, scale) }
+        values.len() * SCALE_STEP
+    }
 }
 
 /// A permutation reaches 64 entries; the two upper bits of a code choose among four of them.
@@ -74,5 +82,19 @@ fn scale_codes(codes: &[[u8; SCALE_STEP]], scale: f32, out: &mut [[u16; SCALE_ST
         let bits = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded));
         // SAFETY: `out` is 32 writable bytes; `storeu` needs no alignment.
         unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), bits) }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn scale_values(values: &mut [[u16; SCALE_STEP]], scale: f32) {
+    let scale = _mm512_set1_ps(scale);
+    for values in values {
+        // SAFETY: `values` is 32 readable bytes; `loadu` needs no alignment.
+        let bits = _mm512_cvtepu16_epi32(unsafe { _mm256_loadu_si256(values.as_ptr().cast()) });
+        let exact = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits));
+        let rounded = _mm512_castps_si512(round(_mm512_mul_ps(exact, scale)));
+        let bits = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded));
+        // SAFETY: `values` is 32 writable bytes; `storeu` needs no alignment.
+        unsafe { _mm256_storeu_si256(values.as_mut_ptr().cast(), bits) }
     }
 }

@@ -346,6 +346,82 @@ fn an_interrupted_prompt_can_go_on() {
     assert!(bits(&found) == bits(&expected));
 }
 
+/// Every way of computing attention that a tiny model (heads of 32) can be asked for.
+fn emulations() -> Vec<EngineOptions> {
+    let emulate = |platform: &str, dtype: &str, backend: Option<&str>| EngineOptions {
+        emulate: Some(platform.parse().unwrap()),
+        attention_backend: backend.map(str::to_owned),
+        ..options("portable", dtype)
+    };
+    let mechanism =
+        |name: &str| EngineOptions { mechanisms: vec![name.parse().unwrap()], ..options("portable", "bfloat16") };
+    vec![
+        emulate("sm80", "auto", None),
+        emulate("sm90", "fp8", None),
+        EngineOptions { fa3_two_level_accumulation: false, ..emulate("sm90", "fp8", None) },
+        emulate("sm100", "fp8", None),
+        emulate("sm89", "fp8", None),
+        EngineOptions { triton_p_scale: 1, ..emulate("sm89", "fp8", None) },
+        emulate("sm90", "int8_per_token_head", None),
+        emulate("cpu", "fp8", None),
+        emulate("sm90", "fp8", Some("REFERENCE")),
+        mechanism("query_fp8"),
+        mechanism("p_fp8"),
+        mechanism("short_accumulator"),
+    ]
+}
+
+#[test]
+fn emulated_attention_stays_near_the_baseline_and_has_the_same_bits_for_any_cut() {
+    let model = tiny("llama");
+    let ids = prompt(200, 256);
+    let logprobs = |options: &EngineOptions| {
+        let mut engine = Engine::new(model.clone(), options).unwrap();
+        let sequence = engine.start(RopeScaling::Default).unwrap();
+        let scored = engine.logprobs(sequence, &ids, 0).unwrap();
+        let mut values: Vec<f32> = scored[1..].iter().map(|token| token.logprob.unwrap()).collect();
+        let logits = engine.decode(&[(sequence, 5)]).unwrap();
+        let log_sum_exp = log_sum_exp(&logits) as f32;
+        values.extend(logits.iter().map(|logit| logit - log_sum_exp));
+        (values, engine.resolved().clone())
+    };
+    let (exact, resolved) = logprobs(&options("portable", "bfloat16"));
+    assert_eq!((resolved.attention_backend.as_str(), resolved.passed_over.len()), ("NATIVE", 0));
+    for emulation in emulations() {
+        let (found, resolved) = logprobs(&emulation);
+        let place = format!("{} on {}: {}", resolved.kv_cache_dtype, resolved.attention_backend, resolved.arithmetic);
+        let sum: f32 = found.iter().zip(&exact).map(|(found, exact)| (found - exact).abs()).sum();
+        let mean = sum / exact.len() as f32;
+        assert!(mean > 0.0 && mean < 0.05, "{place}: mean difference {mean}");
+        let cut = EngineOptions { threads: 2, prefill_chunk: 64, ..emulation };
+        assert!(bits(&logprobs(&cut).0) == bits(&found), "{place}");
+    }
+}
+
+#[test]
+fn a_backend_that_cannot_be_taken_is_an_error_with_a_way_out() {
+    let model = tiny("llama");
+    let asked = |platform: Option<&str>, dtype: &str, backend: &str| {
+        let emulate = platform.map(|platform| platform.parse().unwrap());
+        let options = EngineOptions { emulate, attention_backend: Some(backend.into()), ..options("portable", dtype) };
+        Engine::new(model.clone(), &options)
+    };
+    for (platform, dtype, backend, words) in [
+        (Some("sm89"), "fp8", "FLASH_ATTN", "kv_cache_dtype not supported"),
+        (Some("sm90"), "bfloat16", "FLASHINFER", "head_size not supported"),
+        (Some("sm80"), "fp8", "TRITON_ATTN", "requires SM89+"),
+        (Some("sm90"), "bfloat16", "TURBOQUANT", "kv_cache_dtype not supported"),
+        (None, "bfloat16", "FLASH_ATTN", "only on an emulated platform"),
+        (None, "bfloat16", "XFORMERS", "unknown attention backend `XFORMERS`"),
+    ] {
+        let error = asked(platform, dtype, backend).err().unwrap();
+        assert!(error.to_string().contains(words) && !error.hints().is_empty(), "{error}");
+    }
+    let engine = asked(Some("cpu"), "bfloat16", "FLASH_ATTN").unwrap();
+    assert_eq!(engine.resolved().attention_backend, "CPU_ATTN");
+    assert_eq!(engine.resolved().passed_over[0].backend, "FLASH_ATTN");
+}
+
 /// The default model's file, if it is on this machine. Its tests say so and stop when it is not.
 fn real_model() -> Option<Arc<Model>> {
     let cached = || {

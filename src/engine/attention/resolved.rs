@@ -92,3 +92,120 @@ impl Attention {
         format!("prefill: {}; decode: {}", self.prefill, self.decode)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::attention::{Accumulator, WeightRounding};
+    use crate::engine::kernels;
+    use crate::engine::options::{Mechanism, Platform};
+
+    fn attention(options: &EngineOptions) -> Result<Attention, GuardError> {
+        Attention::resolve(options, 64, &kernels::resolve(Some("portable")).unwrap())
+    }
+
+    fn emulated(platform: Platform, kv_cache_dtype: &str, backend: Option<&str>) -> EngineOptions {
+        EngineOptions {
+            emulate: Some(platform),
+            kv_cache_dtype: kv_cache_dtype.into(),
+            attention_backend: backend.map(str::to_owned),
+            ..EngineOptions::default()
+        }
+    }
+
+    #[test]
+    fn each_backend_computes_as_its_kernels_do() {
+        let outside = Arithmetic { scaling: KvScaling::Outside, ..Arithmetic::BF16 };
+        let fp8 = Arithmetic { accumulator: Accumulator::F32, ..Arithmetic::FA3_FP8 };
+        let per_key = Arithmetic { scaling: KvScaling::PerKey, ..Arithmetic::BF16 };
+        let truncating = Arithmetic { truncating_codec: true, ..Arithmetic::BF16 };
+        let bf16 = Arithmetic::BF16;
+        for (platform, dtype, backend, prefill, decode) in [
+            (Platform::Sm80, "auto", None, bf16, bf16),
+            (Platform::Sm100, "auto", None, bf16, bf16),
+            (Platform::Sm80, "fp8", None, outside, outside),
+            (Platform::Sm89, "fp8_e5m2", None, outside, outside),
+            (Platform::Sm90, "fp8", None, Arithmetic::FA3_FP8, Arithmetic::FA3_FP8),
+            (Platform::Sm90, "fp8", Some("FLASHINFER"), fp8, outside),
+            (Platform::Sm90, "fp8_e5m2", None, fp8, outside),
+            (Platform::Sm100, "fp8", None, fp8, fp8),
+            (Platform::Sm100, "fp8", Some("FLASH_ATTN"), fp8, fp8),
+            (Platform::Sm89, "fp8", Some("TRITON_ATTN"), fp8, fp8),
+            (Platform::Sm89, "int8_per_token_head", None, per_key, per_key),
+            (Platform::Sm90, "auto", Some("FLEX_ATTENTION"), bf16, bf16),
+            (Platform::Cpu, "fp8", None, truncating, truncating),
+            (Platform::Cpu, "auto", None, bf16, bf16),
+            (Platform::Sm90, "fp8", Some("NATIVE"), Arithmetic::F32, Arithmetic::F32),
+            (Platform::Sm90, "fp8", Some("REFERENCE"), Arithmetic::REFERENCE, Arithmetic::REFERENCE),
+        ] {
+            let found = attention(&emulated(platform, dtype, backend)).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!((found.prefill, found.decode), (prefill, decode), "{platform} {dtype} {backend:?}");
+        }
+    }
+
+    #[test]
+    fn options_and_mechanisms_replace_their_part_alone() {
+        let triton = emulated(Platform::Sm89, "fp8", Some("TRITON_ATTN"));
+        let old = attention(&EngineOptions { triton_p_scale: 1, ..triton.clone() }).unwrap();
+        assert_eq!(old.prefill.weights, WeightRounding::Fp8 { scale: 1.0 });
+        assert_eq!(
+            attention(&EngineOptions { triton_p_scale: 16, ..triton }).err(),
+            Some(GuardError::WeightScale { found: 16 })
+        );
+        let hopper = emulated(Platform::Sm90, "fp8", None);
+        let old = attention(&EngineOptions { fa3_two_level_accumulation: false, ..hopper }).unwrap();
+        let short = Accumulator::Short { two_level: false };
+        assert_eq!(old.prefill, Arithmetic { accumulator: short, ..Arithmetic::FA3_FP8 });
+
+        let native = |mechanisms: &[Mechanism]| {
+            attention(&EngineOptions { mechanisms: mechanisms.into(), ..EngineOptions::default() })
+        };
+        for (mechanism, _) in Mechanism::ALL {
+            let found = native(&[mechanism]).unwrap().prefill;
+            let own = Arithmetic::F32;
+            let changed = [
+                found.query != own.query,
+                found.weights != own.weights,
+                found.accumulator != own.accumulator,
+                found.truncating_codec,
+            ];
+            assert_eq!(changed.iter().filter(|changed| **changed).count(), 1, "{mechanism}: {found}");
+            assert_eq!(found.scaling, own.scaling);
+        }
+        for pair in [
+            [Mechanism::ProbabilityFp8, Mechanism::ProbabilityFp8Scaled],
+            [Mechanism::TwoLevelAccumulator, Mechanism::ShortAccumulator],
+        ] {
+            let error = native(&pair).err().unwrap();
+            assert!(matches!(error, GuardError::Mechanism(_)), "{error}");
+            assert!(error.to_string().contains("contradict") && !error.hints().is_empty());
+        }
+        let exact = EngineOptions { attention_backend: Some("REFERENCE".into()), ..EngineOptions::default() };
+        let with = |mechanism| attention(&EngineOptions { mechanisms: vec![mechanism], ..exact.clone() });
+        assert!(with(Mechanism::TruncatingCodec).is_ok());
+        assert!(with(Mechanism::QueryFp8).err().unwrap().to_string().contains("query_fp8"));
+    }
+
+    #[test]
+    fn the_record_says_what_is_computed() {
+        let words = |options: &EngineOptions| attention(options).unwrap().words();
+        assert_eq!(words(&EngineOptions::default()), "Q, K and V in f32, P in f32, sums in f32");
+        let hopper = words(&emulated(Platform::Sm90, "fp8", None));
+        assert!(hopper.starts_with("Q in e4m3, P · 256 in e4m3, P·V in 13 mantissa bits per block"), "{hopper}");
+        let mixed = words(&emulated(Platform::Sm90, "fp8_e5m2", None));
+        assert!(mixed.starts_with("prefill: Q in e4m3") && mixed.contains("; decode: Q, K and V in BF16"), "{mixed}");
+        let cpu = words(&emulated(Platform::Cpu, "fp8", None));
+        assert!(cpu.ends_with("cache cut toward zero"), "{cpu}");
+    }
+
+    #[test]
+    fn unit_scales_leave_the_fast_path_to_the_kernel() {
+        let Ok(kernel) = kernels::resolve(Some("x86_64-bf16-avx512")) else { return };
+        let options = emulated(Platform::Sm80, "fp8", None);
+        let fast = Attention::resolve(&options, 64, &kernel).unwrap();
+        assert!(std::ptr::addr_eq(fast.kernel(Phase::Prefill), &*kernel));
+        let scaled = EngineOptions { kv_scales: KvScaleSource::Checkpoint, ..options };
+        let exact = Attention::resolve(&scaled, 64, &kernel).unwrap();
+        assert!(!std::ptr::addr_eq(exact.kernel(Phase::Prefill), &*kernel));
+    }
+}

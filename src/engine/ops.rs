@@ -57,7 +57,7 @@ pub(in crate::engine) fn silu_gate(gate_up: &[f32], width: usize, out: &mut [f32
 /// `gelu(gate) · up`, shapes as in [`silu_gate`], gelu(x) = x/2 · (1 + tanh u) with u = √(2/π) · (x + 0.044715 x³).
 /// Hendrycks & Gimpel 2016. As (1 + tanh u)/2 = 1 / (1 + e⁻²ᵘ), it needs one exponential.
 pub(in crate::engine) fn gelu_gate(gate_up: &[f32], width: usize, out: &mut [f32]) {
-    const TWICE_ROOT: f32 = 1.595_769_1;
+    const TWICE_ROOT: f32 = 1.595_769;
     gate(gate_up, width, out, |gate| gate / (1.0 + exp(-TWICE_ROOT * (gate + 0.044_715 * gate * gate * gate))));
 }
 

@@ -201,6 +201,10 @@ fn of_engine(error: &EngineError) -> Exit {
         | EngineError::Rope(_)
         | EngineError::Dtype(_)
         | EngineError::Kernel(_)
+        | EngineError::Attention(_)
+        | EngineError::KvOption(_)
+        | EngineError::KvScale(_)
+        | EngineError::FaultLayer { .. }
         | EngineError::PrefillChunk { .. }
         | EngineError::BudgetTooSmall { .. } => Exit::Usage,
         _ => Exit::NotMeasured,

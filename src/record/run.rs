@@ -286,7 +286,7 @@ mod tests {
             let refused = read(&|value| value["arms"][1]["name"] = name.into());
             assert!(matches!(refused, Err(RecordError::Malformed { .. })), "{name:?}");
         }
-        for (field, newer) in [("minor", 1), ("major", 2), ("major", 0)] {
+        for (field, newer) in [("minor", RUN_FORMAT.minor + 1), ("major", 2), ("major", 0)] {
             let error = read(&|value| value["format"][field] = newer.into()).unwrap_err();
             assert!(matches!(error, RecordError::Format { known: RUN_FORMAT, .. }) && !error.hints().is_empty());
         }

@@ -392,7 +392,9 @@ fn emulated_attention_stays_near_the_baseline_and_has_the_same_bits_for_any_cut(
         let place = format!("{} on {}: {}", resolved.kv_cache_dtype, resolved.attention_backend, resolved.arithmetic);
         let sum: f32 = found.iter().zip(&exact).map(|(found, exact)| (found - exact).abs()).sum();
         let mean = sum / exact.len() as f32;
-        assert!(mean > 0.0 && mean < 0.05, "{place}: mean difference {mean}");
+        // Cutting toward zero doubles the error of the codec.
+        let bound = if resolved.attention_backend == "CPU_ATTN" { 0.1 } else { 0.05 };
+        assert!(mean > 0.0 && mean < bound, "{place}: mean difference {mean}");
         let cut = EngineOptions { threads: 2, prefill_chunk: 64, ..emulation };
         assert!(bits(&logprobs(&cut).0) == bits(&found), "{place}");
     }

@@ -10,6 +10,8 @@ use crate::engine::kernels::{self, AttentionJob, Kernel, PackedMatrix, emulated}
 struct Emulated {
     inner: Arc<dyn Kernel>,
     arithmetic: Arithmetic,
+    /// Of layers that are kept in 16 bits.
+    arithmetic_16_bit: Arithmetic,
 }
 
 impl Kernel for Emulated {
@@ -22,7 +24,12 @@ impl Kernel for Emulated {
     }
 
     fn attend(&self, job: &mut AttentionJob<'_>) {
-        attend(&self.arithmetic, job);
+        let arithmetic = if job.kv.is_16_bit() { &self.arithmetic_16_bit } else { &self.arithmetic };
+        if arithmetic.attends_like(&own_arithmetic(&*self.inner)) {
+            self.inner.attend(job);
+        } else {
+            attend(arithmetic, job);
+        }
     }
 }
 
@@ -31,13 +38,18 @@ pub(in crate::engine) fn own_arithmetic(kernel: &dyn Kernel) -> Arithmetic {
     if kernel.name().contains("-bf16-") { Arithmetic::BF16 } else { Arithmetic::F32 }
 }
 
-/// A kernel with the matrix products of `kernel` and attention in `arithmetic`: itself where that is its own, so that nothing
-/// becomes slower.
-pub(in crate::engine) fn kernel_in(kernel: &Arc<dyn Kernel>, arithmetic: Arithmetic) -> Arc<dyn Kernel> {
-    if arithmetic.attends_like(&own_arithmetic(&**kernel)) {
+/// A kernel with the matrix products of `kernel` and attention in `arithmetic`, or in `arithmetic_16_bit` where a layer is kept
+/// in 16 bits: itself where both are its own, so that nothing becomes slower.
+pub(in crate::engine) fn kernel_in(
+    kernel: &Arc<dyn Kernel>,
+    arithmetic: Arithmetic,
+    arithmetic_16_bit: Arithmetic,
+) -> Arc<dyn Kernel> {
+    let own = own_arithmetic(&**kernel);
+    if arithmetic.attends_like(&own) && arithmetic_16_bit.attends_like(&own) {
         return kernel.clone();
     }
-    Arc::new(Emulated { inner: kernel.clone(), arithmetic })
+    Arc::new(Emulated { inner: kernel.clone(), arithmetic, arithmetic_16_bit })
 }
 
 fn attend(arithmetic: &Arithmetic, job: &mut AttentionJob<'_>) {

@@ -44,7 +44,8 @@ impl Attention {
             kv_cache_dtype: &options.kv_cache_dtype,
             head_dim,
             block_tokens: None,
-            per_head_scales: options.kv_scale_granularity == ScaleGranularity::Head,
+            per_head_scales: options.kv_scales != KvScaleSource::None
+                && options.kv_scale_granularity == ScaleGranularity::Head,
         })?;
         let variants = Variants {
             triton_p_scale: options.triton_p_scale,
@@ -53,13 +54,22 @@ impl Attention {
         };
         let in_phase = |phase| choice.arithmetic(&variants, phase).with(&options.mechanisms);
         let (prefill, decode) = (in_phase(Phase::Prefill)?, in_phase(Phase::Decode)?);
+        // Layers that are kept in 16 bits: the platform's 16-bit backends all compute alike. In a cache that is 16-bit as a
+        // whole the choice already says it.
+        let is_16_bit = ["auto", "bfloat16", "float16"].contains(&options.kv_cache_dtype.as_str());
+        let arithmetic_16_bit = match options.emulate {
+            Some(_) if !is_16_bit && !["NATIVE", "REFERENCE"].contains(&choice.backend.name) => {
+                Arithmetic::BF16.with(&options.mechanisms)?
+            }
+            _ => prefill,
+        };
         let kernel_of = |arithmetic: Arithmetic| {
             let mut arithmetic = arithmetic;
             if options.kv_scales == KvScaleSource::None && arithmetic.scaling == KvScaling::Outside {
                 // A factor of 1 is the same wherever it is multiplied in, and the kernel's own path is the fast one.
                 arithmetic.scaling = KvScaling::Decoded;
             }
-            kernel_in(kernel, arithmetic)
+            kernel_in(kernel, arithmetic, arithmetic_16_bit)
         };
         let (prefill_kernel, decode_kernel) = (kernel_of(prefill), kernel_of(decode));
         Ok(Self { choice, prefill, decode, prefill_kernel, decode_kernel })

@@ -48,6 +48,12 @@ pub trait KvRows: Sync {
     /// Decodes positions `start..start + n` to BF16 bit patterns: k, v `[n, head_dim]`.
     fn decode_bf16(&self, start: usize, n: usize, k: &mut [u16], v: &mut [u16]);
 
+    /// Whether these rows are stored in 16 bits, as skipped layers of a quantized cache are: a serving engine attends to them
+    /// with its 16-bit arithmetic.
+    fn is_16_bit(&self) -> bool {
+        false
+    }
+
     /// Says that positions `start..start + n` are about to be decoded, so that they can be on their way from memory.
     fn prefetch(&self, _start: usize, _n: usize) {}
 

@@ -347,6 +347,10 @@ impl StoredRows<'_> {
 }
 
 impl KvRows for StoredRows<'_> {
+    fn is_16_bit(&self) -> bool {
+        matches!(self.layer().codec.name(), "bfloat16" | "float16")
+    }
+
     fn prefetch(&self, start: usize, n: usize) {
         self.for_each_run(start, n, |packed_k, packed_v, _| {
             prefetch(packed_k);

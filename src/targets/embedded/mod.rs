@@ -159,7 +159,7 @@ fn engine_hints(error: &EngineError) -> Vec<String> {
             vec![format!("`--kv-cache-memory` of {} would do", units::format_bytes(*needed))]
         }
         EngineError::CacheFull(_) => vec!["raise `--kv-cache-memory`, or leave long bins out".into()],
-        _ => Vec::new(),
+        _ => error.hints(),
     }
 }
 

@@ -107,7 +107,7 @@ fn what_cannot_be_measured_is_refused_at_once() {
     let model = tiny_model();
     let cases: &[(&[&str], &[&str])] = &[
         (&["bench", "--kv-cache-dtype", "fp8_e4m4"], &["`fp8_e4m4`", "did you mean `fp8_e4m3`?"]),
-        (&["bench", "--kernel", "abacus", "--model", &model], &["`abacus`", "known: auto, "]),
+        (&["bench", "--kernel", "abacus", "--lengths", "128", "--model", &model], &["`abacus`", "known: auto, "]),
         (&["bench", "-o", "speed.pdf"], &["speed.pdf", ".json, .svg, .md"]),
         (
             &["bench", "--model", &model, "--rope-scaling", "none", "--lengths", "256K"],

@@ -32,7 +32,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
         * f64::from(1_u32 << (shift % 30))
         * if shift >= 30 { 1_073_741_824.0 } else { 1.0 };
     // Far beyond any machine, and where f64 still counts single bytes.
-    (bytes >= 1.0 && bytes <= 9e15).then_some(bytes as u64)
+    (1.0..=9e15).contains(&bytes).then_some(bytes as u64)
 }
 
 /// Prints bytes with a binary unit: `1.50 GiB`.

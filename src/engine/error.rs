@@ -128,6 +128,9 @@ impl EngineError {
             Self::Attention(error) => return error.hints(),
             Self::Kernel(_) => "leave the kernel out to take the best one of this machine",
             Self::KvOption(KvOptionError::NoWindow { .. }) => "this model has no sliding-window layers: name indices",
+            Self::KvOption(KvOptionError::NothingToCut { .. }) => {
+                "use it with `fp8_e4m3`, `fp8_e5m2` or `fp8_per_token_head`"
+            }
             Self::KvOption(_) => "give indices of layers, or `sliding_window`",
             Self::KvScale(KvScaleError::NoPrompts) => "calibrate on at least one prompt, or on random tokens",
             Self::KvScale(KvScaleError::E5m2) => "use fp8_e4m3, or calibrate",

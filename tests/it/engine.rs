@@ -114,7 +114,7 @@ fn check_logprobs(engine: &mut Engine, case: &Case, (each, mean): (f32, f32), pl
     let differences: Vec<f32> = case.next_token_logprob.iter().zip(found).map(|(a, b)| (a - b).abs()).collect();
     let most = differences.iter().copied().fold(0.0, f32::max);
     let average = differences.iter().sum::<f32>() / differences.len() as f32;
-    println!("{place}: |Δ| at most {most:.2e}, mean {average:.2e}");
+    eprintln!("{place}: |Δ| at most {most:.2e}, mean {average:.2e}");
     assert!(most < each && average < mean, "{place}: {most} at most, {average} in the mean");
     logprobs
 }
@@ -398,6 +398,27 @@ fn emulated_attention_stays_near_the_baseline_and_has_the_same_bits_for_any_cut(
         let cut = EngineOptions { threads: 2, prefill_chunk: 64, ..emulation };
         assert!(bits(&logprobs(&cut).0) == bits(&found), "{place}");
     }
+}
+
+#[test]
+fn a_cache_whose_layers_are_all_kept_in_16_bits_is_attended_to_as_a_16_bit_cache() {
+    let model = tiny("llama");
+    let ids = prompt(200, 256);
+    let logprobs = |dtype: &str, skipped: &[&str]| {
+        let options = EngineOptions {
+            emulate: Some("sm100".parse().unwrap()),
+            attention_backend: Some("FLASH_ATTN".into()),
+            kv_cache_dtype_skip_layers: skipped.iter().map(|layer| (*layer).to_owned()).collect(),
+            ..options("portable", dtype)
+        };
+        let mut engine = Engine::new(model.clone(), &options).unwrap();
+        let sequence = engine.start(RopeScaling::Default).unwrap();
+        let scored = engine.logprobs(sequence, &ids, 0).unwrap();
+        scored[1..].iter().map(|token| token.logprob.unwrap()).collect::<Vec<f32>>()
+    };
+    let (whole, kept) = (logprobs("bfloat16", &[]), logprobs("fp8", &["0", "1", "2", "3"]));
+    assert_eq!(bits(&kept), bits(&whole), "Q and P stay in BF16 over layers that are not quantized");
+    assert_ne!(bits(&logprobs("fp8", &["0", "2"])), bits(&whole));
 }
 
 #[test]

@@ -183,13 +183,20 @@ fn calibration_finds_scales_that_use_the_range() {
 
 #[test]
 fn calibrated_scales_help_where_values_are_too_large_for_the_format() {
-    // Keys of all layers beyond 448: saturated at scale 1, saved by a scale.
+    // Keys of all layers reach beyond 448: saturated at scale 1, saved by a scale.
     let model = llama();
-    let exact = logits(&model, &options("bfloat16"), 200);
+    let biased = |dtype: &str| EngineOptions {
+        faults: vec![Fault::KeyBias { layer: None, magnitude: 1000.0 }],
+        ..options(dtype)
+    };
+    let exact = logits(&model, &biased("bfloat16"), 200);
+    let saturated = distance(&exact, &logits(&model, &biased("fp8"), 200));
     let calibrate = KvScaleSource::Calibrate(vec![prompt(200)]);
-    let calibrated = EngineOptions { kv_scales: calibrate, ..options("fp8") };
-    let difference = distance(&exact, &logits(&model, &calibrated, 200));
-    assert!(difference > 0.0 && difference < 1.0, "{difference}");
+    let calibrated = EngineOptions { kv_scales: calibrate, ..biased("fp8") };
+    let saved = distance(&exact, &logits(&model, &calibrated, 200));
+    assert!(saved > 0.0 && saved < saturated, "{saved} against {saturated}");
+    let cut = EngineOptions { mechanisms: vec![Mechanism::TruncatingCodec], ..options("int8_per_token_head") };
+    assert!(error(&model, &cut).to_string().contains("only 8-bit floats are cut"));
 }
 
 #[test]

@@ -254,11 +254,11 @@ mod tests {
     fn a_kernels_own_arithmetic_is_left_to_it_and_any_other_is_near_the_oracle() {
         for kernel in available() {
             let own = own_arithmetic(&*kernel);
-            assert!(Arc::ptr_eq(&kernel_in(&kernel, own), &kernel));
+            assert!(Arc::ptr_eq(&kernel_in(&kernel, own, own), &kernel));
             let truncating = Arithmetic { truncating_codec: true, ..own };
-            assert!(Arc::ptr_eq(&kernel_in(&kernel, truncating), &kernel), "the cache cuts, not attention");
-            assert!(!Arc::ptr_eq(&kernel_in(&kernel, Arithmetic::FA3_FP8), &kernel));
-            assert_eq!(kernel_in(&kernel, Arithmetic::FA3_FP8).name(), kernel.name());
+            assert!(Arc::ptr_eq(&kernel_in(&kernel, truncating, own), &kernel), "the cache cuts, not attention");
+            assert!(!Arc::ptr_eq(&kernel_in(&kernel, Arithmetic::FA3_FP8, own), &kernel));
+            assert_eq!(kernel_in(&kernel, Arithmetic::FA3_FP8, own).name(), kernel.name());
         }
         let found = errors(1000, 1.0, &[Arithmetic::F32, Arithmetic::BF16, Arithmetic::FA3_FP8, Arithmetic::REFERENCE]);
         assert!(found[0] < 1e-6 && found[3] == 0.0, "{found:?}");

@@ -54,6 +54,12 @@ pub enum KvOptionError {
         /// Layers of the model.
         n_layer: usize,
     },
+    /// A codec that is not an 8-bit float has no mantissa to cut.
+    #[error("truncating_codec changes nothing in a cache of `{dtype}`: only 8-bit floats are cut")]
+    NothingToCut {
+        /// The cache's dtype.
+        dtype: String,
+    },
     /// Something else.
     #[error("kv_cache_dtype_skip_layers: `{entry}` is neither the index of a layer nor `sliding_window`")]
     NotALayer {
@@ -73,6 +79,9 @@ impl CachePlan {
             LayerPlan { codec, scales: LayerScales::unit() }
         };
         let is_cut = options.mechanisms.contains(&Mechanism::TruncatingCodec);
+        if is_cut && !codec.name().starts_with("fp8") {
+            return Err(KvOptionError::NothingToCut { dtype: codec.name().into() }.into());
+        }
         Ok(Self {
             layers: is_skipped.into_iter().map(layer).collect(),
             n_kv_head: config.n_kv_head,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures this engine and llama.cpp on the same GGUF file, with the same threads, in turns within one run.
 
-    python3 benches/llama_cpp.py [--lengths 2048,8192] [--threads 2] [--rounds 3] [--kvgauge target/release/kvgauge]
+    python3 benches/llama_cpp.py [--lengths 2048,7936] [--threads 2] [--rounds 3] [--kvgauge target/release/kvgauge]
 
 llama.cpp comes from the `xllamacpp` wheel, installed with pip into a virtual environment (--venv), and is driven as a server
 on 127.0.0.1: `prompt_per_second` and `predicted_per_second` of its own timings, so that HTTP does not count. Both engines
@@ -41,7 +41,7 @@ def parse_arguments():
     parser.add_argument("--kvgauge", type=pathlib.Path, default=ROOT / "target" / "release" / "kvgauge")
     parser.add_argument("--venv", type=pathlib.Path, default=cache / "llama_cpp_venv",
                         help="virtual environment for xllamacpp; made if it does not exist")
-    parser.add_argument("--lengths", default="2048,8192", help="prompt tokens, a comma list")
+    parser.add_argument("--lengths", default="2048,7936", help="prompt tokens, a comma list; with the answer within the length trained for")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--decode-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)

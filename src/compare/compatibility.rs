@@ -127,10 +127,15 @@ fn differing<T>(field: &str, base: &Evidence<T>, arm: &Evidence<T>, read: impl F
 pub(super) fn confounded(base: &Manifest, arm: &Manifest) -> Option<String> {
     let (ours, theirs) = (&base.resolved.attention_backend, &arm.resolved.attention_backend);
     let difference = differing("attention backend", ours, theirs, Clone::clone)?;
-    let third_arm = format!("{}@{}", base.arm.kv_cache_dtype, difference.candidate);
+    // The baseline's cache on the candidate's backend is itself the arm that tells the two apart.
+    let third_arm = if base.arm.kv_cache_dtype == arm.arm.kv_cache_dtype {
+        String::new()
+    } else {
+        format!("; the arm {}@{} tells them apart", base.arm.kv_cache_dtype, difference.candidate)
+    };
     Some(format!(
-        "the attention backend is {} ({}) against {} ({}): a difference in quality may be the backend's and not the cache's; \
-         add the arm `{third_arm}` to tell them apart",
+        "the attention backend is {} ({}) against {} ({}): a difference in quality may be the backend's and not \
+         the cache's{third_arm}",
         difference.candidate, theirs.source, difference.baseline, ours.source
     ))
 }

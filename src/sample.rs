@@ -120,6 +120,63 @@ pub struct Item {
     pub scorer: String,
     /// About ±200 tokens around the needle, for the report; prompts themselves are regenerated, not stored.
     pub excerpt: String,
+    /// Questions asked after the first answer, in the same conversation and from the same cache.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub follow_ups: Vec<FollowUp>,
+    /// Text that the answer is made to begin with; it stands after the generation prompt and is not part of the answer.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub answer_prefix: String,
+    /// The item that this one repeats with another wording; `None` for every item of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant_of: Option<VariantOf>,
+}
+
+/// One more question of a conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FollowUp {
+    /// What is asked.
+    pub question: String,
+    /// What a right answer says.
+    pub expected: Expected,
+}
+
+/// What an item repeats, and how its question is worded differently. It is not judged: its answer is compared with the same
+/// arm's answer to the original.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VariantOf {
+    /// Id of the original.
+    pub item_id: String,
+    /// The change.
+    pub perturbation: Perturbation,
+}
+
+/// A change of a question that leaves its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Perturbation {
+    /// Letters of ordinary words swapped, doubled or left out.
+    Typos,
+    /// Capital letters where there were small ones, or the other way round.
+    Case,
+    /// Punctuation left out or doubled.
+    Punctuation,
+    /// Another wording of the same question.
+    Paraphrase,
+}
+
+impl Perturbation {
+    /// All, in declaration order.
+    pub const ALL: [Self; 4] = [Self::Typos, Self::Case, Self::Punctuation, Self::Paraphrase];
+
+    /// The name used in records and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Typos => "typos",
+            Self::Case => "case",
+            Self::Punctuation => "punctuation",
+            Self::Paraphrase => "paraphrase",
+        }
+    }
 }
 
 /// What a right answer says.
@@ -163,6 +220,146 @@ pub enum Gold {
     Span {
         /// The passage.
         text: String,
+    },
+    /// Values in a known order, one a line; `others` are values of the same text that are not asked for.
+    Ordered {
+        /// In the order asked.
+        values: Vec<String>,
+        /// Values that belong to other keys.
+        others: Vec<String>,
+    },
+    /// Members in any order.
+    Set {
+        /// What belongs.
+        members: Vec<String>,
+        /// What looks like it and does not.
+        decoys: Vec<String>,
+    },
+    /// One version of a value that was set several times.
+    History {
+        /// In the order of the text.
+        versions: Vec<String>,
+        /// Index of the right one.
+        asked: usize,
+    },
+    /// Nothing: the key is not in the text.
+    Absent {
+        /// The word that says so.
+        none: String,
+        /// What the text does say, by key.
+        present: Vec<Binding>,
+    },
+    /// One label of a closed set.
+    Label {
+        /// The right one.
+        label: String,
+        /// The others of the set.
+        others: Vec<String>,
+    },
+    /// One call of one tool.
+    ToolCall {
+        /// The tool.
+        name: String,
+        /// Its arguments; every value is a string, number or boolean.
+        arguments: serde_json::Map<String, serde_json::Value>,
+        /// All tools on offer.
+        tools: Vec<ToolSpec>,
+    },
+    /// Rows of a table, each to be written as a JSON object on a line of its own.
+    Table {
+        /// Column names, in order.
+        columns: Vec<String>,
+        /// Rows, in order; every row has a value for every column.
+        rows: Vec<Vec<serde_json::Value>>,
+    },
+    /// Lines under rules of form.
+    Rules {
+        /// What the lines have to say, in order.
+        values: Vec<String>,
+        /// What they have to look like.
+        rules: Vec<FormatRule>,
+    },
+    /// Facts, each with the source it stands in.
+    Citations {
+        /// In the order asked.
+        facts: Vec<CitedFact>,
+        /// Names of all sources of the text, in order.
+        sources: Vec<String>,
+    },
+    /// A chain of steps: what comes after a wrong one is lost.
+    Steps {
+        /// What each line has to say, in order.
+        steps: Vec<String>,
+    },
+    /// Words repeated with one change.
+    Edit {
+        /// The words as they stand in the text.
+        original: Vec<String>,
+        /// The words as they have to be written.
+        edited: Vec<String>,
+        /// Index of the word that differs.
+        place: usize,
+    },
+}
+
+/// A tool on offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolSpec {
+    /// The name.
+    pub name: String,
+    /// Argument name → JSON type name, in order.
+    pub arguments: Vec<(String, String)>,
+}
+
+/// A fact with its source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CitedFact {
+    /// What the value belongs to.
+    pub key: String,
+    /// The value.
+    pub value: String,
+    /// Name of the source.
+    pub source: String,
+}
+
+/// A rule that an output can be checked against, line by line or as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "rule", rename_all = "snake_case")]
+pub enum FormatRule {
+    /// Exactly so many content lines, the end marker not counted.
+    LineCount {
+        /// How many.
+        lines: u32,
+    },
+    /// Every line begins with this.
+    LinePrefix {
+        /// The prefix.
+        prefix: String,
+    },
+    /// Every line ends in this.
+    LineSuffix {
+        /// The suffix.
+        suffix: String,
+    },
+    /// Every line begins with its number, counted from 1, and this separator.
+    Numbered {
+        /// Between number and text.
+        separator: String,
+    },
+    /// This character stands nowhere.
+    Banned {
+        /// The character.
+        character: char,
+    },
+    /// The last line is this and nothing else.
+    EndMarker {
+        /// The marker.
+        marker: String,
+    },
+    /// Letters are of this case: `true` for capitals.
+    Capitals {
+        /// Capitals or small letters.
+        upper: bool,
     },
 }
 
@@ -232,6 +429,12 @@ pub struct Completion {
     pub timing: Timing,
     /// Mean negative log-likelihood of the expected answer (teacher-forced), in nats per token, where the target can tell.
     pub answer_nll: Option<f64>,
+    /// What the model thought before it answered, where it thinks aloud; not part of `text`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
+    /// Answers to the item's follow-ups, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub later_answers: Vec<String>,
 }
 
 /// What became of an item on an arm. Only the first two are scores.
@@ -309,11 +512,25 @@ pub enum FaultKind {
     Diverged,
     /// Text around the answer that was asked not to be there.
     ExtraText,
+    /// A value that was replaced later, or not yet set.
+    Stale,
+    /// A value where the text has none.
+    Invented,
+    /// The right value with the source of another.
+    WrongSource,
+    /// Another tool.
+    WrongTool,
+    /// A step that does not follow from the ones before.
+    WrongStep,
+    /// A rule of form that was not kept.
+    BrokenRule,
+    /// The change that was asked for is not there.
+    NotEdited,
 }
 
 impl FaultKind {
     /// All kinds, in declaration order.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 21] = [
         Self::Empty,
         Self::WrongValue,
         Self::NearMiss,
@@ -328,6 +545,13 @@ impl FaultKind {
         Self::WrongField,
         Self::Diverged,
         Self::ExtraText,
+        Self::Stale,
+        Self::Invented,
+        Self::WrongSource,
+        Self::WrongTool,
+        Self::WrongStep,
+        Self::BrokenRule,
+        Self::NotEdited,
     ];
 
     /// In words, for tables.
@@ -347,6 +571,13 @@ impl FaultKind {
             Self::WrongField => "wrong field",
             Self::Diverged => "diverged",
             Self::ExtraText => "extra text",
+            Self::Stale => "outdated value",
+            Self::Invented => "invented",
+            Self::WrongSource => "wrong source",
+            Self::WrongTool => "wrong tool",
+            Self::WrongStep => "wrong step",
+            Self::BrokenRule => "broken rule",
+            Self::NotEdited => "change left out",
         }
     }
 }

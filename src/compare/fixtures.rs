@@ -77,11 +77,14 @@ pub(crate) fn sample(task: &str, bin: u32, index: u32, right: bool) -> SampleRec
             finish_reason: FinishReason::Stop,
             timing: Timing { ttft_ms: 5.0, latency_ms: 9.0 },
             answer_nll: Some(if right { 0.125 } else { 0.5 }),
+            reasoning: None,
+            later_answers: Vec::new(),
         }),
         text_hash: answer.into(),
         truncated: false,
         error: None,
         attempt: 1,
+        variant_of: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sample::{Bin, Completion, Finding, Language, Message, Outcome, Score};
+use crate::sample::{Bin, Completion, Finding, Language, Message, Outcome, Score, VariantOf};
 
 /// One item's result on one arm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,6 +48,9 @@ pub struct SampleRecord {
     pub error: Option<String>,
     /// Counts from 1; a later attempt supersedes an earlier one.
     pub attempt: u32,
+    /// The item that this one repeats with another wording; such samples are compared with their original, not judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant_of: Option<VariantOf>,
 }
 
 /// Longest answer text kept in a record: a 2,048-token answer is about 8 KiB, so this loses only runaway output.
@@ -81,6 +84,7 @@ pub(crate) const FIELDS: &[&str] = &[
     "truncated",
     "error",
     "attempt",
+    "variant_of",
 ];
 
 /// The longest prefix of `text` with at most `max_bytes` bytes that ends between two characters.
@@ -202,11 +206,14 @@ pub(crate) mod tests {
                 finish_reason: FinishReason::Stop,
                 timing: Timing { ttft_ms: 12.5, latency_ms: 40.0 },
                 answer_nll: Some(0.125),
+                reasoning: None,
+                later_answers: Vec::new(),
             }),
             text_hash: text_hash(text),
             truncated: false,
             error: None,
             attempt: 1,
+            variant_of: None,
         }
     }
 

@@ -153,11 +153,14 @@ mod tests {
                 finish_reason: FinishReason::Stop,
                 timing: Timing { ttft_ms, latency_ms },
                 answer_nll: None,
+                reasoning: None,
+                later_answers: Vec::new(),
             }),
             text_hash: String::new(),
             truncated: false,
             error: None,
             attempt,
+            variant_of: None,
         }
     }
 

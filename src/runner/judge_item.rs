@@ -88,6 +88,7 @@ fn record(item: &Item, attempt: u32, judged: Judged) -> SampleRecord {
         truncated: false,
         error: judged.error,
         attempt,
+        variant_of: item.variant_of.clone(),
     }
 }
 
@@ -113,6 +114,9 @@ mod tests {
             expected: Expected { answer: "7".into(), gold: Gold::Value { value: "7".into(), distractors: Vec::new() } },
             scorer: "exact_value".into(),
             excerpt: String::new(),
+            follow_ups: Vec::new(),
+            answer_prefix: String::new(),
+            variant_of: None,
         };
         let record = |error| record_of(&item, Err(error), 1);
         let broken = record(TargetError::NotFinite("layer 3 is not finite".into()));

@@ -154,6 +154,9 @@ mod tests {
             expected: Expected { answer: answer.into(), gold },
             scorer: scorer.into(),
             excerpt: String::new(),
+            follow_ups: Vec::new(),
+            answer_prefix: String::new(),
+            variant_of: None,
         }
     }
 
@@ -165,6 +168,8 @@ mod tests {
             finish_reason: FinishReason::Stop,
             timing: Timing::default(),
             answer_nll: None,
+            reasoning: None,
+            later_answers: Vec::new(),
         }
     }
 

@@ -119,6 +119,8 @@ impl Scripted {
             finish_reason,
             timing: Timing { ttft_ms, latency_ms: ttft_ms + MS_PER_OUTPUT_TOKEN * f64::from(output_tokens - 1) },
             answer_nll: Some(self.answer_nll(item)),
+            reasoning: None,
+            later_answers: Vec::new(),
             text,
         }
     }

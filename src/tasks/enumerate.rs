@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::params::{ParamError, PerBin, parse};
-use super::planting::{Planted, Planting};
+use super::planting::{Planted, Planting, Wordings};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
 use crate::sample::{Expected, Gold};
 
@@ -31,10 +31,13 @@ struct Params {
 const COUNT: [u32; 5] = [8, 20, 40, 80, 150];
 
 /// Questions; `{0}` is the list's name, `{1}` the number of codes.
-const QUESTIONS: &[&str] = &[
-    "Write down all codes of the {0} list in order, from number 1 to number {1}, one on each line in the form number: code. Write nothing else.",
-    "List the codes of the {0} list from number 1 to number {1}. Give one line for each in the form number: code, in order, and nothing else.",
-];
+const QUESTIONS: Wordings = Wordings {
+    en: &[
+        "Write down all codes of the {0} list in order, from number 1 to number {1}, one on each line in the form number: code. Write nothing else.",
+        "List the codes of the {0} list from number 1 to number {1}. Give one line for each in the form number: code, in order, and nothing else.",
+    ],
+    zh: &[],
+};
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {
     let params: Params = parse(params)?;
@@ -60,11 +63,6 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
         ));
         lines.push(format!("{number}: {code}"));
     }
-    let question = planting.rng.choose(QUESTIONS).replace("{0}", &label).replace("{1}", &count.to_string());
-    Ok(Planted {
-        plants,
-        opening: None,
-        question,
-        expected: Expected { answer: lines.join("\n"), gold: Gold::Sequence { lines } },
-    })
+    let question = planting.ask(&QUESTIONS, &[&label, &count.to_string()]);
+    Ok(Planted::new(plants, question, Expected { answer: lines.join("\n"), gold: Gold::Sequence { lines } }))
 }

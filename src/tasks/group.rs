@@ -123,6 +123,7 @@ fn plant_all(
         .map(|(number, question)| {
             (question.task.plant)(&mut Planting {
                 task: question.task,
+                language: request.language,
                 bin: request.bin,
                 slot: f64::from(question.slot_percent.min(100)) / 100.0,
                 params: question.params,
@@ -177,7 +178,7 @@ impl Frame {
         opening.push_str("\n\n");
         opening.push_str(start);
         let endings: Vec<String> =
-            planted.iter().map(|question| format!("{closing}\n\nQuestion: {}", question.question)).collect();
+            planted.iter().map(|question| format!("{closing}\n\nQuestion: {}", question.question.text)).collect();
         let count = |ending: &String| counter.count_chat(&[("user", &format!("{opening}{ending}"))]);
         let tokens: Vec<usize> = endings.iter().map(count).collect();
         let before = tokens.iter().zip(&endings).map(|(all, ending)| all.saturating_sub(counter.count(ending))).min();
@@ -293,6 +294,9 @@ fn item(
         expected,
         scorer: question.task.scorer.to_owned(),
         excerpt: needle.map(|at| document.excerpt(at, EXCERPT_REACH)).unwrap_or_default(),
+        follow_ups: planted.follow_ups,
+        answer_prefix: planted.answer_prefix,
+        variant_of: None,
     })
 }
 

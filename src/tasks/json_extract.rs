@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::params::{ParamError, PerBin, parse};
-use super::planting::{Planted, Planting};
+use super::planting::{Planted, Planting, Wordings};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
 use crate::sample::{Expected, Gold};
 
@@ -60,10 +60,13 @@ const SCHEMAS: &[Schema] = &[
 ];
 
 /// Questions; `{0}` is the set's name, `{1}` its noun.
-const QUESTIONS: &[&str] = &[
-    "Write all entries of the {0} {1} as a JSON array of objects, in the order of the text. Output only the JSON array.",
-    "Which entries does the {0} {1} have? Answer with the JSON array only, one object for each entry, in the order of the text.",
-];
+const QUESTIONS: Wordings = Wordings {
+    en: &[
+        "Write all entries of the {0} {1} as a JSON array of objects, in the order of the text. Output only the JSON array.",
+        "Which entries does the {0} {1} have? Answer with the JSON array only, one object for each entry, in the order of the text.",
+    ],
+    zh: &[],
+};
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {
     let params: Params = parse(params)?;
@@ -84,19 +87,15 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
         records.push(record);
     }
     let answer: Vec<String> = records.iter().map(|record| object(schema, record)).collect();
-    let question = planting.rng.choose(QUESTIONS).replace("{0}", &label).replace("{1}", schema.noun);
-    Ok(Planted {
-        plants,
-        opening: Some(opening(schema)),
-        question,
-        expected: Expected {
-            answer: format!("[{}]", answer.join(", ")),
-            gold: Gold::Records {
-                records,
-                fields: schema.fields.iter().map(|(name, kind)| ((*name).to_owned(), (*kind).to_owned())).collect(),
-            },
+    let question = planting.ask(&QUESTIONS, &[&label, schema.noun]);
+    let expected = Expected {
+        answer: format!("[{}]", answer.join(", ")),
+        gold: Gold::Records {
+            records,
+            fields: schema.fields.iter().map(|(name, kind)| ((*name).to_owned(), (*kind).to_owned())).collect(),
         },
-    })
+    };
+    Ok(Planted { opening: Some(opening(schema)), ..Planted::new(plants, question, expected) })
 }
 
 /// The schema in words, and by an object of the right shape.

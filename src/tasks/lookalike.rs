@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::haystack::{Filler, Plant, Unit};
 use super::params::{ParamError, PerBin, ValueKind, parse};
-use super::planting::{Planted, Planting, Soil, draw_value, value};
+use super::planting::{Planted, Planting, Soil, Wordings, draw_value, value};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
 use crate::rng::Rng;
 use crate::sample::{Bin, Binding, Expected, Gold};
@@ -33,11 +33,14 @@ struct Params {
 }
 
 /// Questions; `{0}` is the key.
-const QUESTIONS: &[&str] = &[
-    "What is the value of the key {0}? Answer with the value only.",
-    "Find the line with the key {0} in the list. Which value stands there? Write the value and nothing else.",
-    "Which value belongs to the key {0}? Answer with the value only.",
-];
+const QUESTIONS: Wordings = Wordings {
+    en: &[
+        "What is the value of the key {0}? Answer with the value only.",
+        "Find the line with the key {0} in the list. Which value stands there? Write the value and nothing else.",
+        "Which value belongs to the key {0}? Answer with the value only.",
+    ],
+    zh: &[],
+};
 
 /// From this length on, values are hexadecimal where the suite does not say.
 const HEX_FROM_TOKENS: u32 = 8192;
@@ -169,12 +172,12 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
         pairs.fresh_family(&mut planting.rng).ok_or(TaskError::Exhausted { task: TASK.id.into(), what: "key" })?;
     pairs.wanting.extend(std::iter::repeat_n(key.clone(), SURE_LOOKALIKES));
     let value = planting.fresh_value(kind)?;
-    let question = planting.rng.choose(QUESTIONS).replace("{0}", &key);
+    let question = planting.ask(&QUESTIONS, &[&key]);
     let unit = line(key, value.clone(), planting.counter);
-    Ok(Planted {
-        plants: vec![Plant { unit, place: planting.slot, question: planting.question, number: 0 }],
-        opening: None,
+    let plants = vec![Plant { unit, place: planting.slot, question: planting.question, number: 0 }];
+    Ok(Planted::new(
+        plants,
         question,
-        expected: Expected { answer: value.clone(), gold: Gold::Value { value, distractors: Vec::new() } },
-    })
+        Expected { answer: value.clone(), gold: Gold::Value { value, distractors: Vec::new() } },
+    ))
 }

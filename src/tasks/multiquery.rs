@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::params::{ParamError, PerBin, ValueKind, parse};
-use super::planting::{Planted, Planting};
+use super::planting::{Planted, Planting, Wordings};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
 use crate::sample::{Binding, Expected, Gold};
 
@@ -33,10 +33,13 @@ struct Params {
 const KEYS: [u32; 5] = [3, 4, 4, 8, 8];
 
 /// Questions; `{0}` is the noun of the value, `{1}` the list of keys.
-const QUESTIONS: &[&str] = &[
-    "What are the special {0}s for these things: {1}? Write one line for each in the form key={0}, in this order, and nothing else.",
-    "The text gives a special {0} for each of the following: {1}. Answer with one line for each, in this order, in the form key={0}. Write nothing else.",
-];
+const QUESTIONS: Wordings = Wordings {
+    en: &[
+        "What are the special {0}s for these things: {1}? Write one line for each in the form key={0}, in this order, and nothing else.",
+        "The text gives a special {0} for each of the following: {1}. Answer with one line for each, in this order, in the form key={0}. Write nothing else.",
+    ],
+    zh: &[],
+};
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {
     let params: Params = parse(params)?;
@@ -64,12 +67,7 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
         plants.push(planting.plant(number, place, &sentence, Some(pair.clone())));
     }
     let keys: Vec<&str> = pairs.iter().map(|pair| pair.key.as_str()).collect();
-    let question = planting.rng.choose(QUESTIONS).replace("{0}", kind.noun()).replace("{1}", &keys.join(", "));
+    let question = planting.ask(&QUESTIONS, &[kind.noun(), &keys.join(", ")]);
     let lines: Vec<String> = pairs.iter().map(|pair| format!("{}={}", pair.key, pair.value)).collect();
-    Ok(Planted {
-        plants,
-        opening: None,
-        question,
-        expected: Expected { answer: lines.join("\n"), gold: Gold::Bindings { pairs } },
-    })
+    Ok(Planted::new(plants, question, Expected { answer: lines.join("\n"), gold: Gold::Bindings { pairs } }))
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::params::{ParamError, PerBin, ValueKind, parse};
-use super::planting::{Planted, Planting};
+use super::planting::{Planted, Planting, Wordings};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
 use crate::sample::{Binding, Expected, Gold};
 
@@ -32,7 +32,10 @@ const NAMES: &[&str] = &["special", "secret", "ticket", "serial"];
 
 /// Questions; `{0}` is the name with its noun, `{1}` the key, `{2}` the noun. Plain on purpose: asked what "the text gives",
 /// small models deny half the time that there is such a number, and the cell has nothing left to lose.
-const QUESTIONS: &[&str] = &["What is the {0} for the {1}? Answer with the {2} only.", "What is the {0} for the {1}?"];
+const QUESTIONS: Wordings = Wordings {
+    en: &["What is the {0} for the {1}? Answer with the {2} only.", "What is the {0} for the {1}?"],
+    zh: &[],
+};
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {
     let params: Params = parse(params)?;
@@ -45,14 +48,13 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let key = planting.fresh_key()?;
     let value = planting.fresh_value(kind)?;
     let name = format!("{} {}", planting.rng.choose(NAMES), kind.noun());
-    let question =
-        planting.rng.choose(QUESTIONS).replace("{0}", &name).replace("{1}", &key).replace("{2}", kind.noun());
+    let question = planting.ask(&QUESTIONS, &[&name, &key, kind.noun()]);
     let entry = Binding { key: key.clone(), value: value.clone() };
     let needle = planting.plant(0, planting.slot, &format!("The {name} for the {key} is {value}."), Some(entry));
-    Ok(Planted {
-        plants: vec![needle],
-        opening: None,
+    let plants = vec![needle];
+    Ok(Planted::new(
+        plants,
         question,
-        expected: Expected { answer: value.clone(), gold: Gold::Value { value, distractors: Vec::new() } },
-    })
+        Expected { answer: value.clone(), gold: Gold::Value { value, distractors: Vec::new() } },
+    ))
 }

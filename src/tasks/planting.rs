@@ -9,7 +9,7 @@ use super::lookalike::PairLines;
 use super::params::{ParamError, ValueKind};
 use super::{Task, TaskError};
 use crate::rng::Rng;
-use crate::sample::{Bin, Binding, Expected};
+use crate::sample::{Bin, Binding, Expected, FollowUp, Language};
 use crate::tokenizer::TokenCounter;
 
 /// Draws that may hit a used value before the stock counts as exhausted. With half of the stock used, 64 failures in a row
@@ -33,6 +33,7 @@ pub(super) struct Soil {
 /// What a task works with while it plants one question.
 pub struct Planting<'a> {
     pub(super) task: &'static Task,
+    pub(super) language: Language,
     pub(super) bin: Bin,
     /// The depth slot as a share.
     pub(super) slot: f64,
@@ -53,9 +54,70 @@ pub struct Planted {
     /// What has to be said before the text, if anything: the same for all questions of a task in one document.
     pub(super) opening: Option<String>,
     /// The question with its instructions.
-    pub(super) question: String,
+    pub(super) question: Question,
     /// What is right.
     pub(super) expected: Expected,
+    /// Questions asked after the first answer, with what is right.
+    pub(super) follow_ups: Vec<FollowUp>,
+    /// Text that the answer is made to begin with.
+    pub(super) answer_prefix: String,
+}
+
+impl Planted {
+    /// A single question, with nothing to say before the text.
+    pub(super) fn new(plants: Vec<Plant>, question: Question, expected: Expected) -> Self {
+        Self { plants, opening: None, question, expected, follow_ups: Vec::new(), answer_prefix: String::new() }
+    }
+}
+
+/// A question in two wordings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Question {
+    /// The one that is asked.
+    pub(super) text: String,
+    /// Another one that asks for the same.
+    pub(super) paraphrase: String,
+    /// Names and values in it that no change of wording may touch.
+    pub(super) fixed: Vec<String>,
+}
+
+/// The wordings of one thing, in every language. `{0}`, `{1}` … stand for what is filled in.
+pub(super) struct Wordings {
+    /// English.
+    pub(super) en: &'static [&'static str],
+    /// Chinese.
+    pub(super) zh: &'static [&'static str],
+}
+
+impl Wordings {
+    /// Those of a language.
+    pub(super) fn of(&self, language: Language) -> &'static [&'static str] {
+        match language {
+            Language::En => self.en,
+            Language::Zh => self.zh,
+        }
+    }
+}
+
+/// `pattern` with `{0}`, `{1}` … replaced; what is filled in is not looked at again.
+pub(super) fn filled(pattern: &str, arguments: &[&str]) -> String {
+    let mut text = String::with_capacity(pattern.len() + 16 * arguments.len());
+    let mut rest = pattern;
+    while let Some((before, behind)) = rest.split_once('{') {
+        text.push_str(before);
+        let number = behind.split_once('}').and_then(|(number, behind)| Some((number.parse::<usize>().ok()?, behind)));
+        match number.and_then(|(number, behind)| Some((arguments.get(number)?, behind))) {
+            Some((argument, behind)) => {
+                text.push_str(argument);
+                rest = behind;
+            }
+            None => {
+                text.push('{');
+                rest = behind;
+            }
+        }
+    }
+    text + rest
 }
 
 impl Planting<'_> {
@@ -116,6 +178,28 @@ impl Planting<'_> {
         Err(self.exhausted("list name"))
     }
 
+    /// Draws one of the wordings and fills it in.
+    pub(super) fn say(&mut self, wordings: &Wordings, arguments: &[&str]) -> String {
+        filled(self.rng.choose::<&str>(wordings.of(self.language)), arguments)
+    }
+
+    /// The wording that all questions of the document use, filled in.
+    pub(super) fn say_alike(&self, wordings: &Wordings, arguments: &[&str]) -> String {
+        filled(self.shared_choice::<&str>(wordings.of(self.language)), arguments)
+    }
+
+    /// Draws one of the wordings for the question and takes the next one for its paraphrase.
+    pub(super) fn ask(&mut self, wordings: &Wordings, arguments: &[&str]) -> Question {
+        let choices = wordings.of(self.language);
+        let chosen = self.rng.below(choices.len());
+        let other = (chosen + 1) % choices.len();
+        Question {
+            text: filled(choices[chosen], arguments),
+            paraphrase: filled(choices[other], arguments),
+            fixed: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+        }
+    }
+
     /// One of the wordings of the document, the same for all its questions.
     pub(super) fn shared_choice<'c, T>(&self, choices: &'c [T]) -> &'c T {
         &choices[(self.soil.variant % choices.len() as u64) as usize]
@@ -161,5 +245,16 @@ pub(super) fn value(rng: &mut Rng, kind: ValueKind) -> String {
     match kind {
         ValueKind::Digits => digits(rng, 7),
         ValueKind::Hex => hex(rng),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_filled_in_is_not_filled_again() {
+        assert_eq!(filled("{1} of {0}: {x} {7}{", &["{1}", "b"]), "b of {1}: {x} {7}{");
+        assert_eq!(filled("", &["a"]), "");
     }
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::params::{ParamError, PerBin, parse};
-use super::planting::{Planted, Planting};
+use super::planting::{Planted, Planting, Wordings};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
 use crate::sample::{Expected, Gold};
 
@@ -34,10 +34,13 @@ const SPAN_TOKENS: [u32; 5] = [40, 60, 120, 240, 400];
 const MAX_SENTENCES: usize = 400;
 
 /// Questions; `{0}` is the passage's name.
-const QUESTIONS: &[&str] = &[
-    "Copy the {0} passage word for word: everything that stands between \"Here begins the {0} passage:\" and \"Here ends the {0} passage.\" Write nothing else.",
-    "Repeat word for word what the text says between \"Here begins the {0} passage:\" and \"Here ends the {0} passage.\" Answer with these words only.",
-];
+const QUESTIONS: Wordings = Wordings {
+    en: &[
+        "Copy the {0} passage word for word: everything that stands between \"Here begins the {0} passage:\" and \"Here ends the {0} passage.\" Write nothing else.",
+        "Repeat word for word what the text says between \"Here begins the {0} passage:\" and \"Here ends the {0} passage.\" Answer with these words only.",
+    ],
+    zh: &[],
+};
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {
     let params: Params = parse(params)?;
@@ -50,12 +53,9 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let label = planting.fresh_label()?;
     let passage = passage(planting, wanted);
     let sentence = format!("Here begins the {label} passage: {passage} Here ends the {label} passage.");
-    Ok(Planted {
-        plants: vec![planting.plant(0, planting.slot, &sentence, None)],
-        opening: None,
-        question: planting.rng.choose(QUESTIONS).replace("{0}", &label),
-        expected: Expected { answer: passage.clone(), gold: Gold::Span { text: passage } },
-    })
+    let plants = vec![planting.plant(0, planting.slot, &sentence, None)];
+    let question = planting.ask(&QUESTIONS, &[&label]);
+    Ok(Planted::new(plants, question, Expected { answer: passage.clone(), gold: Gold::Span { text: passage } }))
 }
 
 /// Whole sentences, together at most `wanted` tokens and nearly as many. At least one, however long.

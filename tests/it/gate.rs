@@ -77,11 +77,14 @@ fn sample(bin: Bin, index: u32, per_haystack: u32, right: bool, answer_nll: f64)
             finish_reason: FinishReason::Stop,
             timing: Timing::default(),
             answer_nll: Some(answer_nll),
+            reasoning: None,
+            later_answers: Vec::new(),
         }),
         text_hash: String::new(),
         truncated: false,
         error: None,
         attempt: 1,
+        variant_of: None,
     }
 }
 

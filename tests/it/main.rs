@@ -18,8 +18,12 @@ mod record;
 mod report;
 // The default model against another engine's numbers, where it is in the cache.
 mod smollm2;
+// How every task is solved, by rules.
+mod solvers;
 // Suites from file to items on a real vocabulary.
 mod suites;
+// Every task in every bin and language: budgets, depths, solvability, names of faults.
+mod tasks;
 // The architecture rules: who imports whom, homes of crates and of `unsafe`, complete registries.
 mod tidy;
 // Ids, templates and counts against recorded ones.

@@ -71,11 +71,14 @@ fn sample(index: u32, text: &str) -> SampleRecord {
             finish_reason: FinishReason::Length,
             timing: Timing { ttft_ms: 1.5, latency_ms: 2.5 },
             answer_nll: None,
+            reasoning: None,
+            later_answers: Vec::new(),
         }),
         text_hash: text_hash(text),
         truncated: false,
         error: None,
         attempt: 1,
+        variant_of: None,
     }
 }
 

@@ -207,6 +207,8 @@ impl Group<'_> {
             finish_reason,
             timing: Timing { ttft_ms: question.ttft_ms, latency_ms: question.latency_ms },
             answer_nll: question.answer_nll,
+            reasoning: None,
+            later_answers: Vec::new(),
         }
     }
 }

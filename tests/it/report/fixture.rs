@@ -467,10 +467,13 @@ fn sample(bin: Bin, b: usize, index: u32, speed: f64) -> SampleRecord {
             finish_reason: FinishReason::Stop,
             timing: Timing { ttft_ms, latency_ms: ttft_ms + 23.0 * (9.0 + 4.0 * b as f64) * speed },
             answer_nll: None,
+            reasoning: None,
+            later_answers: Vec::new(),
         }),
         text_hash: String::new(),
         truncated: false,
         error: None,
         attempt: 1,
+        variant_of: None,
     }
 }

@@ -1,0 +1,5 @@
+//! Solvers of the retrieval tasks.
+
+use super::Solver;
+
+pub(super) static SOLVERS: &[Solver] = &[];

@@ -15,6 +15,7 @@ mod cells;
 mod error;
 mod overview;
 mod policy;
+mod replicas;
 mod sentence;
 mod symptoms;
 #[cfg(test)]

@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kvgauge::engine::kv_cache::codec::codec;
-use kvgauge::engine::{EngineOptions, Fault, KvScaleSource, Mechanism, Platform, ScaleGranularity};
-use kvgauge::hint::Hint;
+use kvgauge::engine::{BACKENDS, EngineOptions, Fault, KvScaleSource, Mechanism, Platform, ScaleGranularity};
+use kvgauge::hint::{Hint, did_you_mean};
 use kvgauge::setup::{Arm, ArmRole};
 use kvgauge::tokenizer::Tokenizer;
 use kvgauge::units::parse_bytes;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::failure::Failure;
+use crate::output::note;
 
 /// A calibration set is some hundred prompts.
 const MAX_CALIBRATION_BYTES: u64 = 64 << 20;
@@ -37,9 +38,11 @@ pub(crate) struct EngineArgs {
     pub(crate) attention_backend: Option<String>,
     /// Factor on softmax weights before TRITON_ATTN casts them to fp8: 1 (vLLM up to 0.31) or 256 [default: 256]
     #[arg(long, value_name = "1|256", hide_env_values = true, value_parser = ["1", "256"])]
+    #[serde(deserialize_with = "number_or_text")]
     pub(crate) triton_p_scale: Option<String>,
     /// Whether FA3 adds each key block's sum into a true f32 [default: on]
     #[arg(long, value_enum, value_name = "on|off")]
+    #[serde(deserialize_with = "switch_or_boolean")]
     pub(crate) fa3_two_level_accumulation: Option<Switch>,
     /// Static scales of the candidates: none, checkpoint, random, calibrate:FILE.jsonl [default: none]
     #[arg(long, value_name = "SOURCE", env = "KVGAUGE_KV_SCALES", hide_env_values = true)]
@@ -49,15 +52,19 @@ pub(crate) struct EngineArgs {
     pub(crate) kv_scale_granularity: Option<Granularity>,
     /// Layers that the candidates keep at the model's dtype: indices, or sliding_window
     #[arg(long, value_name = "LAYER,...", value_delimiter = ',')]
+    #[serde(deserialize_with = "list_of_numbers_or_texts")]
     pub(crate) kv_cache_dtype_skip_layers: Option<Vec<String>>,
     /// Randomized Hadamard rotation of int4_per_token_head [default: on]
     #[arg(long, value_enum, value_name = "on|off")]
+    #[serde(deserialize_with = "switch_or_boolean")]
     pub(crate) int4_rotation: Option<Switch>,
     /// Mechanisms switched on in the candidates: query_fp8, p_fp8, p_fp8_256, short_accumulator, two_level_accumulator, truncating_codec
     #[arg(long, value_name = "MECHANISM,...", value_delimiter = ',')]
+    #[serde(deserialize_with = "list_of_numbers_or_texts")]
     pub(crate) mechanisms: Option<Vec<String>>,
     /// Faults planted in the candidates, to try the instrument: k_noise=DB, v_noise=DB, kv_noise=DB, key_bias=X, key_bias@LAYER=X
     #[arg(long, value_name = "FAULT,...", value_delimiter = ',')]
+    #[serde(deserialize_with = "list_of_numbers_or_texts")]
     pub(crate) kv_fault: Option<Vec<String>>,
     /// Memory of the KV cache: 4GiB, 512MiB [default: half of the machine's, taken as needed]
     #[arg(long, value_name = "SIZE", env = "KVGAUGE_KV_CACHE_MEMORY", hide_env_values = true)]
@@ -78,6 +85,47 @@ pub(crate) enum Granularity {
     Tensor,
     /// K or V of one KV head
     Head,
+}
+
+/// A value in TOML as people write it: `triton_p_scale = 1`, `kv_cache_dtype_skip_layers = [0, 2]` or `"0,2"`.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a number, a text or a list of these")]
+enum Loose {
+    Number(i64),
+    Text(String),
+    List(Vec<Loose>),
+}
+
+impl Loose {
+    fn texts(self) -> Vec<String> {
+        match self {
+            Self::Number(number) => vec![number.to_string()],
+            Self::Text(text) => text.split(',').map(|part| part.trim().to_owned()).collect(),
+            Self::List(items) => items.into_iter().flat_map(Self::texts).collect(),
+        }
+    }
+}
+
+fn number_or_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<Loose>::deserialize(from)?.map(|value| value.texts().join(",")))
+}
+
+fn list_of_numbers_or_texts<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<String>>, D::Error> {
+    Ok(Option::<Loose>::deserialize(from)?.map(Loose::texts))
+}
+
+fn switch_or_boolean<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Switch>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected \"on\", \"off\", true or false")]
+    enum Value {
+        Boolean(bool),
+        Switch(Switch),
+    }
+    Ok(Option::<Value>::deserialize(from)?.map(|value| match value {
+        Value::Boolean(true) => Switch::On,
+        Value::Boolean(false) => Switch::Off,
+        Value::Switch(switch) => switch,
+    }))
 }
 
 /// Keys of `[engine]`.
@@ -110,6 +158,10 @@ pub(crate) enum EngineOptionError {
     Calibration { path: PathBuf, problem: String },
     #[error("the model has no tokenizer, which `--kv-scales calibrate` needs")]
     NoTokenizer,
+    #[error("there is no attention backend `{found}`")]
+    Backend { found: String },
+    #[error("--kv-cache-dtype-skip-layers: `{found}` is neither the index of a layer nor `sliding_window`")]
+    SkipLayer { found: String },
 }
 
 impl Hint for EngineOptionError {
@@ -123,6 +175,11 @@ impl Hint for EngineOptionError {
                 "each line is a JSON string, or an object with `text`, `prompt`, `input` or `messages`"
             }
             Self::NoTokenizer => "use `--kv-scales random`, which needs none",
+            Self::Backend { found } => {
+                let names: Vec<&str> = BACKENDS.iter().map(|backend| backend.name).collect();
+                return vec![did_you_mean(found, &names), "`kvgauge list backends` shows all".into()];
+            }
+            Self::SkipLayer { .. } => "layers are counted from 0: `0,1,29`",
         };
         vec![hint.into()]
     }
@@ -166,6 +223,9 @@ impl EngineSettings {
         mechanisms.sort_unstable();
         mechanisms.dedup();
         let faults = parsed(first(&args.kv_fault, &file.kv_fault));
+        let faults = faults.iter().map(|fault| fault.trim().parse()).collect::<Result<Vec<Fault>, _>>()?;
+        let attention_backend = first(&args.attention_backend, &file.attention_backend);
+        known_backend(attention_backend.as_deref())?;
         let p_scale = first(&args.triton_p_scale, &file.triton_p_scale);
         let triton_p_scale = match p_scale.as_deref() {
             None | Some("256") => 256,
@@ -180,7 +240,7 @@ impl EngineSettings {
         let is_on = |switch: Option<Switch>| switch != Some(Switch::Off);
         Ok(Self {
             emulate: emulate.map(|name| name.parse()).transpose()?,
-            attention_backend: first(&args.attention_backend, &file.attention_backend),
+            attention_backend,
             triton_p_scale,
             fa3_two_level_accumulation: is_on(first(
                 &args.fa3_two_level_accumulation,
@@ -191,10 +251,13 @@ impl EngineSettings {
                 Some(Granularity::Head) => ScaleGranularity::Head,
                 Some(Granularity::Tensor) | None => ScaleGranularity::Tensor,
             },
-            skip_layers: parsed(first(&args.kv_cache_dtype_skip_layers, &file.kv_cache_dtype_skip_layers)),
+            skip_layers: canonical_layers(parsed(first(
+                &args.kv_cache_dtype_skip_layers,
+                &file.kv_cache_dtype_skip_layers,
+            )))?,
             int4_rotation: is_on(first(&args.int4_rotation, &file.int4_rotation)),
             mechanisms,
-            faults: faults.iter().map(|fault| fault.parse()).collect::<Result<_, _>>()?,
+            faults: canonical_faults(faults),
             kv_cache_memory,
         })
     }
@@ -246,7 +309,7 @@ impl EngineSettings {
                 name = format!("{name}+{}", tag.replace(['/', '\\', ':', ','], "-"));
             }
         }
-        Arm { name, attention_backend: backend, settings, ..arm }
+        Arm { name: legal_name(name), attention_backend: backend, settings, ..arm }
     }
 
     fn shared_settings(&self) -> BTreeMap<String, String> {
@@ -294,7 +357,8 @@ impl EngineSettings {
         settings
     }
 
-    /// The arms of a list of dtypes: each `DTYPE` or `DTYPE@BACKEND` once, and none that is the baseline itself.
+    /// The arms of a list of dtypes: each `DTYPE` or `DTYPE@BACKEND` once, whatever it is called, and none that is the
+    /// baseline itself.
     pub(crate) fn candidates(&self, dtypes: &[String], baseline: &Arm) -> Result<Vec<Arm>, Failure> {
         let mut arms: Vec<Arm> = Vec::new();
         for text in dtypes {
@@ -303,14 +367,82 @@ impl EngineSettings {
                 None => (text.as_str(), None),
             };
             codec(dtype)?;
+            known_backend(backend.as_deref())?;
             let arm = Arm { name: text.clone(), attention_backend: backend, ..Arm::candidate(dtype) };
             let arm = self.applied_to(arm);
-            if arm.name != baseline.name && arms.iter().all(|other| other.name != arm.name) {
-                arms.push(arm);
+            match std::iter::once(baseline).chain(&arms).find(|other| asks_the_same(other, &arm)) {
+                None => arms.push(arm),
+                Some(other) if other.name == arm.name => {}
+                Some(other) => note(&format!("`{text}` is `{}` under another name and is measured once", other.name)),
             }
+        }
+        let concerns_rotation = arms.iter().any(|arm| arm.settings.contains_key("int4_rotation"));
+        if !self.int4_rotation && !concerns_rotation {
+            note("--int4-rotation off changes nothing: no candidate is int4_per_token_head");
         }
         Ok(arms)
     }
+}
+
+/// Whether two arms are the same request, whatever their names and the spelling of their dtypes.
+fn asks_the_same(left: &Arm, right: &Arm) -> bool {
+    let name = |arm: &Arm| codec(&arm.kv_cache_dtype).map(|codec| codec.name()).ok();
+    name(left) == name(right) && left.attention_backend == right.attention_backend && left.settings == right.settings
+}
+
+fn known_backend(name: Option<&str>) -> Result<(), EngineOptionError> {
+    match name {
+        Some(found) if BACKENDS.iter().all(|backend| backend.name != found) => {
+            Err(EngineOptionError::Backend { found: found.into() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Indices in order, each once and in one spelling; `sliding_window` behind them.
+fn canonical_layers(given: Vec<String>) -> Result<Vec<String>, EngineOptionError> {
+    const WINDOWED: &str = "sliding_window";
+    let mut indices: Vec<u32> = Vec::new();
+    for found in given.iter().map(|text| text.trim()).filter(|text| *text != WINDOWED) {
+        indices.push(found.parse().map_err(|_| EngineOptionError::SkipLayer { found: found.into() })?);
+    }
+    indices.sort_unstable();
+    indices.dedup();
+    let windowed = given.iter().any(|text| text.trim() == WINDOWED).then(|| WINDOWED.to_owned());
+    Ok(indices.iter().map(u32::to_string).chain(windowed).collect())
+}
+
+/// Faults in one order, each once; the same noise on K and on V is `kv_noise`.
+fn canonical_faults(mut faults: Vec<Fault>) -> Vec<Fault> {
+    let noise = |keys, values, snr_db| Fault::Noise { keys, values, snr_db };
+    let on_keys: Vec<f32> = faults
+        .iter()
+        .filter_map(|fault| match fault {
+            Fault::Noise { keys: true, values: false, snr_db } => Some(*snr_db),
+            _ => None,
+        })
+        .collect();
+    for snr_db in on_keys {
+        if faults.contains(&noise(false, true, snr_db)) {
+            faults.retain(|fault| ![noise(true, false, snr_db), noise(false, true, snr_db)].contains(fault));
+            faults.push(noise(true, true, snr_db));
+        }
+    }
+    faults.sort_by_key(Fault::to_string);
+    faults.dedup();
+    faults
+}
+
+/// Longest name of an arm; with `.partial` and the like behind it a folder's name may be 255 bytes on every file system.
+const MAX_NAME_BYTES: usize = 120;
+
+/// A long name is cut and ends in a hash of the whole, so that different arms keep different names.
+fn legal_name(name: String) -> String {
+    if name.len() <= MAX_NAME_BYTES {
+        return name;
+    }
+    let hash = blake3_of(std::slice::from_ref(&name));
+    format!("{}-{}", &name[..name.floor_char_boundary(MAX_NAME_BYTES - 9)], &hash[..8])
 }
 
 impl Scales {
@@ -426,6 +558,53 @@ mod tests {
         assert_eq!(options.kv_scales, KvScaleSource::None);
         let options = tested.options(&arms[0], &base, None).unwrap();
         assert_eq!((options.faults.len(), options.kv_scales), (1, KvScaleSource::Random));
+    }
+
+    #[test]
+    fn one_request_has_one_arm_whatever_it_is_called() {
+        let of = |layers: &[&str], faults: &[&str]| {
+            settings(EngineArgs {
+                kv_cache_dtype_skip_layers: Some(list(layers)),
+                kv_fault: Some(list(faults)),
+                ..EngineArgs::default()
+            })
+        };
+        let usual = of(&["0", "2"], &["k_noise=10", "v_noise=10"]);
+        assert_eq!(usual, of(&["2", " 0", "00", "2"], &["v_noise=10", "k_noise=10"]));
+        assert_eq!(usual, of(&["0", "2"], &["kv_noise=10"]));
+        assert_ne!(usual, of(&["0", "2"], &["k_noise=10", "v_noise=12"]));
+        let error = EngineSettings::new(
+            &EngineArgs { kv_cache_dtype_skip_layers: Some(list(&["first"])), ..EngineArgs::default() },
+            &EngineArgs::default(),
+        );
+        assert!(error.unwrap_err().to_string().contains("`first` is neither"));
+        let plain = settings(EngineArgs::default());
+        let baseline = plain.applied_to(Arm::baseline("bfloat16"));
+        let names = list(&["fp8", "fp8_e4m3", "auto", "bfloat16", "fp8@NATIVE", "fp8_e4m3@NATIVE"]);
+        let arms = plain.candidates(&names, &baseline).unwrap();
+        assert_eq!(arms.iter().map(|arm| arm.name.as_str()).collect::<Vec<_>>(), ["fp8", "fp8@NATIVE"]);
+        assert!(plain.candidates(&list(&["fp8@../evil"]), &baseline).is_err());
+        let long = of(&[], &["key_bias=1e38", "key_bias@1=1e-38", "key_bias@2=-1e38", "k_noise=10", "v_noise=20"]);
+        let name = &long.candidates(&list(&["fp8"]), &baseline).unwrap()[0].name;
+        assert!(name.len() <= MAX_NAME_BYTES && name.starts_with("fp8+"), "{name}");
+    }
+
+    #[test]
+    fn the_file_takes_numbers_lists_and_booleans_as_people_write_them() {
+        let read = |text: &str| toml::from_str::<EngineArgs>(text);
+        let written = read(
+            "triton_p_scale = 1\nfa3_two_level_accumulation = false\nkv_cache_dtype_skip_layers = [0, \"sliding_window\"]",
+        );
+        let written = written.unwrap();
+        assert_eq!(written.triton_p_scale.as_deref(), Some("1"));
+        assert_eq!(written.fa3_two_level_accumulation, Some(Switch::Off));
+        assert_eq!(written.kv_cache_dtype_skip_layers, Some(list(&["0", "sliding_window"])));
+        let written =
+            read("kv_cache_dtype_skip_layers = \"0,2\"\nint4_rotation = \"off\"\nmechanisms = \"p_fp8\"").unwrap();
+        assert_eq!(written.kv_cache_dtype_skip_layers, Some(list(&["0", "2"])));
+        assert_eq!((written.int4_rotation, written.mechanisms), (Some(Switch::Off), Some(list(&["p_fp8"]))));
+        assert!(read("int4_rotation = 3").unwrap_err().message().contains("true or false"));
+        assert_eq!(read("").unwrap(), EngineArgs::default());
     }
 
     #[test]

@@ -287,7 +287,10 @@ impl Hint for Failure {
             Self::Report(error) => error.hints(),
             Self::Table(error) => error.hints(),
             Self::EngineOption(error) => error.hints(),
-            Self::EngineName(_) => Vec::new(),
+            Self::EngineName(error) => {
+                let known: Vec<&str> = error.known.split(", ").collect();
+                vec![did_you_mean(&error.found, &known)]
+            }
             Self::Input(error) => error.hints(),
             Self::Bench(error) => error.hints(),
             Self::NoCandidate { .. } => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::compare::{ArmComparison, Comparison, Delta, PairedTest};
-use crate::gate::{CellVerdict, Ruling, policy};
+use crate::gate::{CellVerdict, Ruling, policy, replicas};
 use crate::sample::Bin;
 use crate::stats::{
     adjust::holm,
@@ -25,7 +25,7 @@ const MOST_CENSORED: f64 = 0.10;
 pub(super) fn judge_cells(comparison: &Comparison, policy: &GatePolicy) -> Vec<Vec<CellVerdict>> {
     let deltas: Vec<Vec<(TaskGroup, Bin, Delta)>> =
         comparison.candidates.iter().map(|arm| cells_of(arm, policy)).collect();
-    let adjusted = adjusted_p(policy, &deltas);
+    let adjusted = adjusted_p(policy, &deltas, &replicas::originals(comparison));
     deltas
         .into_iter()
         .enumerate()
@@ -55,11 +55,16 @@ fn cells_of(arm: &ArmComparison, policy: &GatePolicy) -> Vec<(TaskGroup, Bin, De
     cells.into_iter().map(|((bin, group), delta)| (group, bin, delta)).collect()
 }
 
-/// Holm over every judged cell of the run. Cells that are shown only do not make it harder for the others: they get the
+/// Holm over every judged cell of the run. An arm that repeats another one (see [`replicas`]) adds no test, only another name
+/// for its results, so it has the values of the original. Cells that are shown only do not make it harder for the others: they get the
 /// value they would have in the family with everything.
-fn adjusted_p(policy: &GatePolicy, deltas: &[Vec<(TaskGroup, Bin, Delta)>]) -> BTreeMap<(usize, usize), f64> {
+fn adjusted_p(
+    policy: &GatePolicy,
+    deltas: &[Vec<(TaskGroup, Bin, Delta)>],
+    originals: &[usize],
+) -> BTreeMap<(usize, usize), f64> {
     let mut judged: Vec<((usize, usize), f64, bool)> = Vec::new();
-    for (arm, cells) in deltas.iter().enumerate() {
+    for (arm, cells) in deltas.iter().enumerate().filter(|(arm, _)| originals[*arm] == *arm) {
         for (cell, (group, bin, delta)) in cells.iter().enumerate() {
             if let (Some(p), true) = (delta.p_worse, obstacles(policy, delta).is_empty()) {
                 judged.push(((arm, cell), p, policy::of_cell(policy, *group, *bin).required));
@@ -72,6 +77,13 @@ fn adjusted_p(policy: &GatePolicy, deltas: &[Vec<(TaskGroup, Bin, Delta)>]) -> B
     };
     let mut adjusted = adjust(judged.iter().map(|(place, p, _)| (*place, *p)).collect());
     adjusted.extend(adjust(judged.iter().filter(|(_, _, required)| *required).map(|it| (it.0, it.1)).collect()));
+    for (arm, original) in originals.iter().enumerate().filter(|(arm, original)| arm != *original) {
+        for cell in 0..deltas[arm].len() {
+            if let Some(p) = adjusted.get(&(*original, cell)).copied() {
+                adjusted.insert((arm, cell), p);
+            }
+        }
+    }
     adjusted
 }
 

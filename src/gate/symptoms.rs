@@ -1,7 +1,7 @@
 //! Symptoms: does the arm loop, stop early or garble more often than the baseline on the same prompts?
 
 use crate::compare::Comparison;
-use crate::gate::SymptomVerdict;
+use crate::gate::{SymptomVerdict, replicas};
 use crate::stats::adjust::holm;
 use crate::suite::GatePolicy;
 
@@ -24,8 +24,13 @@ pub(super) fn judge_symptoms(comparison: &Comparison, policy: &GatePolicy) -> Ve
                 .collect()
         })
         .collect();
-    let p_values: Vec<f64> = verdicts.iter().flatten().map(|verdict| verdict.symptom.p_rise).collect();
-    for (verdict, adjusted_p) in verdicts.iter_mut().flatten().zip(holm(&p_values)) {
+    let originals = replicas::originals(comparison);
+    let is_original = |arm: usize| originals[arm] == arm;
+    let tested = verdicts.iter().enumerate().filter(|(arm, _)| is_original(*arm)).flat_map(|(_, verdicts)| verdicts);
+    let p_values: Vec<f64> = tested.map(|verdict| verdict.symptom.p_rise).collect();
+    let of_originals =
+        verdicts.iter_mut().enumerate().filter(|(arm, _)| is_original(*arm)).flat_map(|(_, verdicts)| verdicts);
+    for (verdict, adjusted_p) in of_originals.zip(holm(&p_values)) {
         let symptom = &verdict.symptom;
         let rise = symptom.candidate.saturating_sub(symptom.baseline);
         verdict.adjusted_p = adjusted_p;
@@ -33,6 +38,9 @@ pub(super) fn judge_symptoms(comparison: &Comparison, policy: &GatePolicy) -> Ve
             && symptom.p_rise_by_haystack < policy.alpha
             && rise >= u64::from(policy.symptom_min_items)
             && rise as f64 >= policy.symptom_min_rise * symptom.pairs as f64;
+    }
+    for (arm, original) in originals.into_iter().enumerate().filter(|(arm, original)| arm != original) {
+        verdicts[arm] = verdicts[original].clone();
     }
     verdicts
 }

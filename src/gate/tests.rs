@@ -409,6 +409,45 @@ fn a_broken_measurement_is_invalid_whatever_the_scores_say() {
 }
 
 #[test]
+fn the_size_of_a_cache_is_expected_layer_by_layer() {
+    let (base, arm) = pair(&[(2048, 100, 0)], "fp8_e4m3");
+    let with = |layers: &str, bytes: f64| {
+        let mut arm = arm.clone();
+        arm.manifest.resolved.kv_layers = Evidence::known(layers.into(), "test");
+        arm.manifest.resolved.kv_bytes_per_token = Evidence::known(bytes, "test");
+        reasons(&compare(&base, None, &[arm]).unwrap())
+    };
+    // The baseline takes 100 bytes per token.
+    assert_eq!(with("all 10: fp8_e4m3", 50.0), [""; 0]);
+    assert_eq!(with("0-3: bfloat16; 4-8: fp8_e4m3; 9: bfloat16", 75.0), [""; 0]);
+    assert!(with("0-3: bfloat16; 4-8: fp8_e4m3; 9: bfloat16", 50.0)[0].contains("75 (and a little"));
+    assert!(with("all 10: fp8_e4m3", 75.0)[0].contains("50 (and a little"));
+    let (base, mut arm) = pair(&[(2048, 100, 0)], "int4_per_token_head");
+    for (bytes, is_right) in [(25.0, true), (50.0, true), (51.0, false), (24.0, false)] {
+        arm.manifest.resolved.kv_bytes_per_token = Evidence::known(bytes, "test");
+        assert_eq!(reasons(&compare(&base, None, std::slice::from_ref(&arm)).unwrap()).is_empty(), is_right, "{bytes}");
+    }
+}
+
+#[test]
+fn what_is_done_to_a_16_bit_cache_is_under_test_too() {
+    let (base, mut arm) = pair(&[(2048, 60, 9)], "bfloat16");
+    arm.manifest.arm.name = "bfloat16+query_fp8".into();
+    arm.manifest.resolved = base.manifest.resolved.clone();
+    one_reason(&base, None, &arm, "has the baseline's dtype on a deterministic engine");
+    let mut mechanism = arm.clone();
+    mechanism.manifest.arm.settings.insert("mechanisms".into(), "query_fp8".into());
+    assert_eq!(judged(&compare(&base, None, &[mechanism.clone()]).unwrap()).ruling, Ruling::Regressed);
+    let mut backend = arm;
+    backend.manifest.resolved.attention_backend = Evidence::known("REFERENCE".into(), "test");
+    assert_eq!(judged(&compare(&base, None, &[backend]).unwrap()).ruling, Ruling::Regressed);
+    // A mechanism that changed nothing was not measured.
+    mechanism.samples = base.samples.clone();
+    let found = reasons(&compare(&base, None, &[mechanism]).unwrap());
+    assert!(found[0].ends_with("mechanisms query_fp8 had no effect"), "{found:?}");
+}
+
+#[test]
 fn an_arm_that_changed_nothing_was_not_treated() {
     let (base, mut arm) = pair(&[(8192, 60, 0)], "fp8_e4m3");
     assert_eq!(judged(&compare(&base, None, std::slice::from_ref(&arm)).unwrap()).ruling, Ruling::Pass);

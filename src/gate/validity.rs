@@ -8,9 +8,13 @@ use crate::units::format_percent;
 /// Byte-identical outputs over more long items than this are a sign that the dtype was never changed.
 const MOST_IDENTICAL_OUTPUTS: u64 = 20;
 
-/// A quantized row is at most this much larger than its codes alone: scales per token and head cost 4 bytes for 16 and more
-/// one-byte codes.
-const MOST_SCALE_OVERHEAD: f64 = 1.3;
+/// Most bits that a scale adds to each code of a quantized row: 4 bytes per token and head, which has 16 codes and more.
+/// Four-bit codes have a zero point of the same size beside it.
+const MOST_SCALE_BITS: f64 = 2.0;
+
+/// Settings of an arm that change what a candidate stores or computes; the others are the machine's or hold for all arms.
+const TREATMENTS: &[&str] =
+    &["kv_scales", "kv_scale_granularity", "kv_cache_dtype_skip_layers", "int4_rotation", "mechanisms", "kv_fault"];
 
 /// What the resolved `engine` says of the built-in targets; any other name is a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,11 @@ fn engine_kind(summary: &ArmSummary) -> EngineKind {
     } else {
         EngineKind::Server
     }
+}
+
+/// Whether the same questions get the same answers every time.
+pub(super) fn is_deterministic(summary: &ArmSummary) -> bool {
+    engine_kind(summary) != EngineKind::Server
 }
 
 pub(super) fn reasons(comparison: &Comparison, policy: &GatePolicy, arm: &ArmComparison) -> Vec<String> {
@@ -97,6 +106,7 @@ fn bits(dtype: &str) -> Option<f64> {
         "float32" => Some(32.0),
         "bfloat16" | "float16" => Some(16.0),
         _ if dtype.starts_with("fp8") || dtype.starts_with("int8") => Some(8.0),
+        _ if dtype.starts_with("int4") => Some(4.0),
         _ => None,
     }
 }
@@ -141,14 +151,32 @@ fn effective_dtype(summary: &ArmSummary) -> String {
     canonical(summary.resolved.kv_cache_dtype.value.as_deref().unwrap_or(&summary.arm.kv_cache_dtype))
 }
 
-/// Whether the arm is meant to differ from the baseline; a candidate with the baseline's dtype is a second A/A arm.
+/// Whether the arm is meant to differ from the baseline: by its dtype, by a setting of its own, or by another backend or
+/// arithmetic. Any other candidate is a second A/A arm.
 fn is_treated(baseline: &ArmSummary, arm: &ArmComparison) -> bool {
-    let (base, asked) = (&baseline.arm.kv_cache_dtype, &arm.summary.arm.kv_cache_dtype);
+    has_other_dtype(baseline, &arm.summary)
+        || treatments(&arm.summary).next().is_some()
+        || {
+            let differs = |ours: &Option<String>, theirs: &Option<String>| matches!((ours, theirs), (Some(ours), Some(theirs)) if ours != theirs);
+            let (ours, theirs) = (&baseline.resolved, &arm.summary.resolved);
+            differs(&ours.attention_backend.value, &theirs.attention_backend.value)
+                || differs(&ours.attention_arithmetic.value, &theirs.attention_arithmetic.value)
+        }
+}
+
+fn has_other_dtype(baseline: &ArmSummary, arm: &ArmSummary) -> bool {
+    let (base, asked) = (&baseline.arm.kv_cache_dtype, &arm.arm.kv_cache_dtype);
     if is_auto(base) || is_auto(asked) {
-        effective_dtype(baseline) != effective_dtype(&arm.summary)
+        effective_dtype(baseline) != effective_dtype(arm)
     } else {
         canonical(base) != canonical(asked)
     }
+}
+
+/// What was asked of the arm beyond its dtype.
+fn treatments(arm: &ArmSummary) -> impl Iterator<Item = String> {
+    let settings = arm.arm.settings.iter().filter(|(key, _)| TREATMENTS.contains(&key.as_str()));
+    settings.map(|(key, value)| format!("{key} {value}"))
 }
 
 fn untreated(baseline: &ArmSummary, arm: &ArmComparison, reasons: &mut Vec<String>) {
@@ -173,8 +201,9 @@ fn treatment(baseline: &ArmSummary, arm: &ArmComparison, reasons: &mut Vec<Strin
             reasons.push(format!("`{name}`: no log-probabilities that would show the effect of the cache"));
         } else if signs.nll_different == 0 {
             reasons.push(format!(
-                "`{name}`: all {} answer log-probabilities equal the baseline's: the cache was not changed",
-                signs.nll_pairs
+                "`{name}`: all {} answer log-probabilities equal the baseline's: {}",
+                signs.nll_pairs,
+                no_effect(baseline, arm)
             ));
         }
     }
@@ -187,18 +216,57 @@ fn treatment(baseline: &ArmSummary, arm: &ArmComparison, reasons: &mut Vec<Strin
     }
 }
 
+/// What did nothing, in words.
+fn no_effect(baseline: &ArmSummary, arm: &ArmComparison) -> String {
+    let asked: Vec<String> = treatments(&arm.summary).collect();
+    if asked.is_empty() || has_other_dtype(baseline, &arm.summary) {
+        "the cache was not changed".to_owned()
+    } else {
+        format!("{} had no effect", asked.join(", "))
+    }
+}
+
+/// Least and most bits per code that the arm's cache may take, over all its layers: `kv_layers` in words such as
+/// `0: bfloat16; 1-29: fp8_e4m3` or `all 30: fp8_e4m3`, else the dtype for all. `None` where a dtype's size is not known.
+fn expected_bits(summary: &ArmSummary) -> Option<(f64, f64)> {
+    let whole = effective_dtype(summary);
+    let words = summary.resolved.kv_layers.value.as_deref().filter(|words| !words.starts_with("all "));
+    let mut runs: Vec<(f64, &str)> = Vec::new();
+    for run in words.into_iter().flat_map(|words| words.split("; ")) {
+        let (layers, dtype) = run.split_once(": ")?;
+        let (first, last) = layers.split_once('-').unwrap_or((layers, layers));
+        runs.push((last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)?.into(), dtype));
+    }
+    if runs.is_empty() {
+        runs.push((1.0, &whole));
+    }
+    let layers: f64 = runs.iter().map(|(count, _)| count).sum();
+    let (mut least, mut most) = (0.0, 0.0);
+    for (count, dtype) in runs {
+        let bits = bits(dtype)?;
+        least += count * bits / layers;
+        let scales = match bits {
+            16.0.. => 0.0,
+            8.0.. => MOST_SCALE_BITS,
+            _ => 2.0 * MOST_SCALE_BITS,
+        };
+        most += count * (bits + scales) / layers;
+    }
+    Some((least, most))
+}
+
 fn cache_bytes(baseline: &ArmSummary, arm: &ArmComparison, reasons: &mut Vec<String>) {
     let name = &arm.summary.arm.name;
     let Some((ours, theirs)) = arm.treatment.kv_bytes_per_token else {
         reasons.push(format!("`{name}`: the bytes of the cache are not known"));
         return;
     };
-    let Some((base_bits, arm_bits)) = bits(&effective_dtype(baseline)).zip(bits(&effective_dtype(&arm.summary))) else {
+    let Some((base_bits, (least, most))) = bits(&effective_dtype(baseline)).zip(expected_bits(&arm.summary)) else {
         return;
     };
-    let expected = ours * arm_bits / base_bits;
     // Half a byte of tolerance: these are whole numbers that went through a division.
-    if !(expected - 0.5..=expected * MOST_SCALE_OVERHEAD + 0.5).contains(&theirs) {
+    if !(ours * least / base_bits - 0.5..=ours * most / base_bits + 0.5).contains(&theirs) {
+        let expected = ours * least / base_bits;
         reasons.push(format!(
             "`{name}`: the cache takes {theirs:.0} bytes per token; {expected:.0} (and a little for scales) were expected \
              from the baseline's {ours:.0}"

@@ -145,7 +145,7 @@ fn errors(subjects: &[Subject], head: &Head) -> Result<Vec<f64>, Failure> {
 
 /// Kinds of subjects with the heading of each.
 const KINDS: [(&str, &str); 3] = [
-    (MECHANISM, "each mechanism alone, over BF16 arithmetic and a BF16 cache"),
+    (MECHANISM, "each mechanism alone, over BF16 arithmetic and a BF16 cache (truncating_codec: an fp8_e4m3 cache)"),
     (CODEC, "each KV dtype alone, under f32 arithmetic"),
     (BACKEND, "each backend with a KV dtype"),
 ];

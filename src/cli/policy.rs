@@ -108,6 +108,7 @@ fn as_recorded(records: &Records, bins: &[Bin], tasks: &[String], gate: GatePoli
         language: Language::En,
         bins: bins.iter().map(of_bin).collect(),
         tasks: tasks.iter().map(of_task).collect(),
+        haystack: None,
         gate,
     }
 }

@@ -149,6 +149,7 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
         language,
         bins,
         tasks: plans,
+        haystack: None,
         gate,
     };
     check_items(&suite, origin)?;

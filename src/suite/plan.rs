@@ -3,7 +3,7 @@
 use super::{BinPlan, GroupSpec, ItemSpec, Plan, Suite, TaskPlan};
 use crate::rng::hash_name;
 use crate::sample::{Bin, Item};
-use crate::tasks::{self, Depth, Ground, GroupRequest, QuestionRequest, Task, TaskError};
+use crate::tasks::{self, Depth, Ground, GroupRequest, QuestionRequest, Task, TaskError, UserText};
 use crate::tokenizer::TokenCounter;
 
 /// Hex digits of an id: 128 bits, so that no two items of any number of suites meet.
@@ -42,6 +42,7 @@ impl Suite {
             language: self.language,
             bin: group.bin,
             output_reserve,
+            haystack: self.haystack.as_ref(),
             questions: questions.collect::<Result<_, TaskError>>()?,
         };
         tasks::generate(&request, counter)
@@ -100,17 +101,14 @@ impl Suite {
     }
 
     fn item_id(&self, bin: &BinPlan, task: &Task, slot_percent: u8, index: u32) -> String {
-        let hash = hash_name(&[
-            &self.name,
-            &self.version.to_string(),
-            task.id,
-            &task.generator_version.to_string(),
-            self.language.tag(),
-            &bin.bin.tokens().to_string(),
-            &slot_percent.to_string(),
-            &index.to_string(),
-            &self.seed.to_string(),
-        ]);
+        let numbers = [self.version, task.generator_version, bin.bin.tokens(), slot_percent.into(), index];
+        let [version, generator, tokens, slot, index] = numbers.map(|number| number.to_string());
+        let seed = self.seed.to_string();
+        let mut parts =
+            vec![self.name.as_str(), &version, task.id, &generator, self.language.tag(), &tokens, &slot, &index, &seed];
+        // Other filler, other items.
+        parts.extend(self.haystack.as_ref().map(UserText::hash));
+        let hash = hash_name(&parts);
         hash.to_hex()[..ID_DIGITS].to_owned()
     }
 }

@@ -9,6 +9,7 @@ use super::haystack::{Document, Filler, Plant, Prose, arrange, fill};
 use super::lexicon::{Lexicon, Reserved};
 use super::lookalike::{PairFiller, PairLines};
 use super::planting::{Planted, Planting, Soil};
+use super::user_text::{UserProse, UserText};
 use super::{Depth, Ground, Task, TaskError};
 use crate::rng::Rng;
 use crate::sample::{Bin, Distractor, Gold, Item, Language, Message, Role};
@@ -24,6 +25,8 @@ pub struct GroupRequest<'a> {
     pub bin: Bin,
     /// Tokens of the budget kept free for the answer.
     pub output_reserve: u32,
+    /// The user's own text as filler of prose; `None` for ours.
+    pub haystack: Option<&'a UserText>,
     /// The questions.
     pub questions: Vec<QuestionRequest<'a>>,
 }
@@ -90,6 +93,9 @@ pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Resul
         return Err(too_small(request, needed, budget));
     }
     let mut source: Box<dyn Filler> = match ground {
+        Ground::Prose if let Some(text) = request.haystack => {
+            Box::new(UserProse::new(request.language, text, &soil, rng))
+        }
         Ground::Prose => Box::new(Prose { language: request.language, lexicon, reserved: &soil.reserved, rng }),
         Ground::Pairs => Box::new(PairFiller { soil: &mut soil, rng }),
     };

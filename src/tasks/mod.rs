@@ -17,6 +17,7 @@ mod multiquery;
 mod needle;
 mod params;
 mod planting;
+mod user_text;
 mod verbatim;
 
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use group::{GroupRequest, QuestionRequest, generate};
 pub(crate) use params::PerBin;
 pub use params::{ParamError, default_output_reserve};
 pub use planting::{Planted, Planting};
+pub use user_text::{UserText, UserTextError};
 
 use crate::sample::Language;
 

@@ -11,12 +11,15 @@ mod error;
 mod group;
 mod haystack;
 mod json_extract;
+mod ledger;
 mod lexicon;
 mod lookalike;
 mod multiquery;
 mod needle;
 mod params;
+mod path_walk;
 mod planting;
+mod repeat_edit;
 mod verbatim;
 
 #[cfg(test)]
@@ -73,8 +76,17 @@ pub enum Depth {
 }
 
 /// All tasks, in the order they are listed.
-pub static TASKS: &[Task] =
-    &[needle::TASK, lookalike::TASK, multiquery::TASK, json_extract::TASK, enumerate::TASK, verbatim::TASK];
+pub static TASKS: &[Task] = &[
+    needle::TASK,
+    lookalike::TASK,
+    multiquery::TASK,
+    json_extract::TASK,
+    enumerate::TASK,
+    verbatim::TASK,
+    ledger::TASK,
+    path_walk::TASK,
+    repeat_edit::TASK,
+];
 
 /// The task with this id.
 pub fn find(id: &str) -> Option<&'static Task> {

@@ -89,7 +89,7 @@ fn verbatim_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
 
 fn ledger(item: &Item) -> Vec<String> {
     let (text, question) = text_and_question(item);
-    let account = asked(question, &[r"the (\S+) account", r"(?:^|，|。)([^，。]+?)账户"]);
+    let account = asked(question, &[r"[Tt]he (\S+) account", r"(?:^|，|。)([^，。]+?)账户"]);
     let start = asked(question, &[r"(\d+) crowns", r"(\d+)元"]);
     let entries = pattern(
         item,

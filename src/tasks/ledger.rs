@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::params::{ParamError, PerBin, parse};
 use super::planting::{Planted, Planting, Wordings};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
-use crate::sample::{Expected, Gold};
+use crate::sample::{Expected, Gold, Language};
 
 /// The registry's entry.
 pub(super) const TASK: Task = Task {
@@ -33,6 +33,10 @@ struct Params {
 
 /// Entries by length of the bin.
 const STEPS: [u32; 5] = [5, 12, 24, 48, 80];
+
+/// The same in Chinese: a character costs two or three tokens in a tokenizer made for English, so that fewer entries fit the
+/// shortest bin.
+const CHINESE_STEPS: [u32; 5] = [3, 12, 24, 48, 80];
 
 /// Amounts of single entries, in crowns: the numbers of the filler.
 const AMOUNTS: std::ops::RangeInclusive<i64> = 2..=99;
@@ -71,7 +75,8 @@ fn check(params: &toml::Table) -> Result<(), ParamError> {
 
 fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let params: Params = planting.params()?;
-    let count = PerBin::resolve(params.steps.as_ref(), planting.bin, STEPS);
+    let defaults = if planting.language == Language::Zh { CHINESE_STEPS } else { STEPS };
+    let count = PerBin::resolve(params.steps.as_ref(), planting.bin, defaults);
     let account = planting.fresh_label()?;
     let start = 300 + planting.rng.below(400) as i64;
     let mut balance = start;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::params::{ParamError, PerBin, parse};
 use super::planting::{Planted, Planting, Wordings};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
-use crate::sample::{Expected, Gold};
+use crate::sample::{Expected, Gold, Language};
 
 /// The registry's entry.
 pub(super) const TASK: Task = Task {
@@ -38,6 +38,11 @@ const HOPS: [u32; 5] = [4, 8, 16, 24, 40];
 /// Other ways by length of the bin.
 const DECOYS: [u32; 5] = [2, 4, 8, 12, 20];
 
+/// Both in Chinese: a character costs two or three tokens in a tokenizer made for English, so that fewer ways fit the
+/// shortest bin.
+const CHINESE_HOPS: [u32; 5] = [2, 8, 16, 24, 40];
+const CHINESE_DECOYS: [u32; 5] = [1, 4, 8, 12, 20];
+
 /// Ways; `{0}` is the start, `{1}` the destination.
 const WAYS: Wordings = Wordings {
     en: &["The path from the {0} leads to the {1}.", "From the {0}, the path leads to the {1}."],
@@ -65,8 +70,12 @@ fn check(params: &toml::Table) -> Result<(), ParamError> {
 
 fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let params: Params = planting.params()?;
-    let hops = PerBin::resolve(params.hops.as_ref(), planting.bin, HOPS);
-    let decoys = PerBin::resolve(params.decoys.as_ref(), planting.bin, DECOYS);
+    let (default_hops, default_decoys) = match planting.language {
+        Language::En => (HOPS, DECOYS),
+        Language::Zh => (CHINESE_HOPS, CHINESE_DECOYS),
+    };
+    let hops = PerBin::resolve(params.hops.as_ref(), planting.bin, default_hops);
+    let decoys = PerBin::resolve(params.decoys.as_ref(), planting.bin, default_decoys);
     let walk = (0..=hops).map(|_| planting.fresh_key()).collect::<Result<Vec<String>, TaskError>>()?;
     let mut ways: Vec<(String, String)> = walk.windows(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
     ways.extend(other_ways(planting, &walk, decoys)?);

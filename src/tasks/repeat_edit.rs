@@ -34,6 +34,10 @@ struct Params {
 /// Words by length of the bin.
 const WORDS: [u32; 5] = [24, 40, 80, 160, 300];
 
+/// The same in Chinese: a word of two characters costs about six tokens in a tokenizer made for English, so that fewer fit
+/// an answer.
+const CHINESE_WORDS: [u32; 5] = [10, 32, 64, 128, 256];
+
 /// Longest word, in characters: of four letters or two Chinese characters, each language has about a hundred nouns.
 fn longest_word(language: Language) -> usize {
     match language {
@@ -67,7 +71,8 @@ fn check(params: &toml::Table) -> Result<(), ParamError> {
 
 fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let params: Params = planting.params()?;
-    let count = PerBin::resolve(params.words.as_ref(), planting.bin, WORDS);
+    let defaults = if planting.language == Language::Zh { CHINESE_WORDS } else { WORDS };
+    let count = PerBin::resolve(params.words.as_ref(), planting.bin, defaults);
     let label = planting.fresh_label()?;
     let longest = longest_word(planting.language);
     let stock: Vec<&String> =

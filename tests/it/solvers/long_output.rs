@@ -34,12 +34,16 @@ fn numbered(captures: impl Iterator<Item = (usize, String)>) -> Vec<String> {
 
 fn enumerate(item: &Item) -> Vec<String> {
     let (text, question) = text_and_question(item);
-    let label = asked(question, &[r"the (\S+) list", r"([^“”，。\s]+?)清单"]);
-    let codes =
-        pattern(item, r"Code number (\d+) of the {} list is (\d+)\.", r"{}清单的第(\d+)号代码是(\d+)。", &label);
+    let label = asked(question, &[r"the (\S+) list", r"(?:写出|列出)(.+?)清单"]);
+    let codes = pattern(
+        item,
+        r"Code number (?<number>\d+) of the {} list is (?<code>\d+)\.",
+        r"代码(?<code>\d+)记在{}清单的第(?<number>\d+)项里",
+        &label,
+    );
     let lines = codes.captures_iter(text).map(|found| {
-        let number: usize = found[1].parse().expect("a number");
-        (number, format!("{number}: {}", &found[2]))
+        let number: usize = found["number"].parse().expect("a number");
+        (number, format!("{number}: {}", &found["code"]))
     });
     vec![numbered(lines).join("\n")]
 }
@@ -62,11 +66,11 @@ fn enumerate_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
 
 fn verbatim(item: &Item) -> Vec<String> {
     let (text, question) = text_and_question(item);
-    let label = asked(question, &[r"Here begins the (\S+) passage", r"“([^“”]+?)段落从这里开始"]);
+    let label = asked(question, &[r"Here begins the (\S+) passage", r"“(.+?)段落从这里开始"]);
     let passage = pattern(
         item,
         r"Here begins the {} passage: ([\s\S]+?) Here ends the {} passage\.",
-        r"{}段落从这里开始：\s*([\s\S]+?)\s*{}段落到这里结束。",
+        r"{}段落从这里开始：\s*([\s\S]+?)\s*{}段落到这里结束",
         &label,
     );
     vec![passage.captures(text).expect("the passage")[1].to_owned()]
@@ -169,7 +173,7 @@ fn repeat_edit(item: &Item) -> Vec<String> {
     let row = pattern(
         item,
         r"Here begins the {} row of words: ([^.]+)\. Here ends the {} row of words\.",
-        r"{}词表从这里开始：([^。]+)。\s*{}词表到这里结束。",
+        r"{}词表从这里开始：([^。]+)。\s*{}词表到这里结束",
         &label,
     );
     let quoted: Vec<String> = Regex::new("[\"“]([^\"“”]+)[\"”]")

@@ -18,6 +18,7 @@ mod multiquery;
 mod needle;
 mod params;
 mod path_walk;
+mod perturb;
 mod planting;
 mod repeat_edit;
 mod verbatim;
@@ -31,6 +32,7 @@ pub use error::TaskError;
 pub use group::{GroupRequest, QuestionRequest, generate};
 pub(crate) use params::PerBin;
 pub use params::{ParamError, default_output_reserve};
+pub(crate) use perturb::perturbations;
 pub use planting::{Planted, Planting};
 
 use crate::sample::Language;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::{BinPlan, CellPolicy, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
 use crate::sample::{Bin, Language};
-use crate::tasks::{self, PerBin};
+use crate::tasks::{self, PerBin, perturbations};
 
 /// Version of the file format.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -74,6 +74,8 @@ struct TaskFile {
     kind: String,
     bins: Option<Vec<Length>>,
     samples: Option<PerBin<u32>>,
+    #[serde(default)]
+    robustness: bool,
     #[serde(default)]
     params: toml::Table,
 }
@@ -160,7 +162,9 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
 pub(super) fn check_items(suite: &Suite, origin: &str) -> Result<(), SuiteError> {
     let of_bin = |bin: &BinPlan| -> u64 {
         let asked = suite.tasks.iter().filter(|plan| plan.bins.contains(&bin.bin));
-        asked.map(|plan| u64::from(plan.samples_in(bin))).sum()
+        let with_variants =
+            |plan: &TaskPlan| if plan.robustness { perturbations(suite.language).count() as u64 + 1 } else { 1 };
+        asked.map(|plan| u64::from(plan.samples_in(bin)) * with_variants(plan)).sum()
     };
     Checker { origin }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
 }
@@ -286,7 +290,7 @@ impl Checker<'_> {
             task: task.id.into(),
             message: error.message,
         })?;
-        Ok(TaskPlan { task: task.id.into(), bins: chosen, samples, params: file.params })
+        Ok(TaskPlan { task: task.id.into(), bins: chosen, samples, params: file.params, robustness: file.robustness })
     }
 
     /// A percentage as a share.

@@ -17,7 +17,7 @@ pub use error::SuiteError;
 pub use file::SCHEMA_VERSION;
 
 use crate::rng::hash_name;
-use crate::sample::{Bin, Language};
+use crate::sample::{Bin, Language, VariantOf};
 pub use crate::tasks::TaskGroup;
 use crate::tasks::{self, UserText};
 
@@ -164,6 +164,9 @@ pub struct TaskPlan {
     pub samples: BTreeMap<Bin, u32>,
     /// The task's parameters as given (validated by the task).
     pub params: toml::Table,
+    /// Whether every item is asked again in other words. A suite without keeps the fingerprint it had before there was any.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub robustness: bool,
 }
 
 impl TaskPlan {
@@ -271,4 +274,7 @@ pub struct ItemSpec {
     pub slot_percent: u8,
     /// Counts items of one task × bin × slot.
     pub index: u32,
+    /// The item that it asks again in other words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant_of: Option<VariantOf>,
 }

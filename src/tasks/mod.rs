@@ -11,12 +11,16 @@ mod error;
 mod group;
 mod haystack;
 mod json_extract;
+mod ledger;
 mod lexicon;
 mod lookalike;
 mod multiquery;
 mod needle;
 mod params;
+mod path_walk;
+mod perturb;
 mod planting;
+mod repeat_edit;
 mod user_text;
 mod verbatim;
 
@@ -29,6 +33,7 @@ pub use error::TaskError;
 pub use group::{GroupRequest, QuestionRequest, generate};
 pub(crate) use params::PerBin;
 pub use params::{ParamError, default_output_reserve};
+pub(crate) use perturb::perturbations;
 pub use planting::{Planted, Planting};
 pub use user_text::{UserText, UserTextError};
 
@@ -75,8 +80,17 @@ pub enum Depth {
 }
 
 /// All tasks, in the order they are listed.
-pub static TASKS: &[Task] =
-    &[needle::TASK, lookalike::TASK, multiquery::TASK, json_extract::TASK, enumerate::TASK, verbatim::TASK];
+pub static TASKS: &[Task] = &[
+    needle::TASK,
+    lookalike::TASK,
+    multiquery::TASK,
+    json_extract::TASK,
+    enumerate::TASK,
+    verbatim::TASK,
+    ledger::TASK,
+    path_walk::TASK,
+    repeat_edit::TASK,
+];
 
 /// The task with this id.
 pub fn find(id: &str) -> Option<&'static Task> {

@@ -8,10 +8,12 @@
 
 mod answer_text;
 mod bindings;
+mod edit;
 mod exact_value;
 mod json_records;
 mod sequence;
 mod span;
+mod survival;
 
 use crate::hint::{Hint, did_you_mean};
 use crate::sample::{Completion, Fault, FaultKind, Item, Score};
@@ -37,6 +39,12 @@ pub static SCORERS: &[Scorer] = &[
         score: bindings::score,
     },
     Scorer {
+        name: "edit",
+        version: 1,
+        summary: "a row of words with one replaced: word edit similarity, the change at its place, length",
+        score: edit::score,
+    },
+    Scorer {
         name: "exact_value",
         version: 1,
         summary: "one value from the first answer line, exact; near misses and values of other keys named",
@@ -59,6 +67,12 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "a passage reproduced: exact but for whitespace, else edit similarity and first divergence",
         score: span::score,
+    },
+    Scorer {
+        name: "survival",
+        version: 1,
+        summary: "steps that follow from each other: share before the first wrong one",
+        score: survival::score,
     },
 ];
 

@@ -73,6 +73,7 @@ static SECTIONS: &[Section] = &[
     section!(averages, "averages", "What the average hides"),
     section!(tasks, "tasks", "Task by task"),
     section!(answer_nll, "answer-nll", "Likelihood of the right answer"),
+    section!(robustness, "robustness", "Other wordings of the same question"),
     section!(flips, "flips", "Answers that changed"),
     section!(control, "control", "Noise: the baseline against itself"),
     section!(timing, "timing", "Speed and memory"),

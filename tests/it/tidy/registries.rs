@@ -21,7 +21,7 @@ const REGISTRIES: &[Registry] = &[
         folder: "tasks",
         registry: "tasks/mod.rs",
         slice: "TASKS",
-        shared: &["error", "group", "haystack", "params", "planting", "user_text"],
+        shared: &["error", "group", "haystack", "params", "perturb", "planting", "user_text"],
     },
     Registry { folder: "scorers", registry: "scorers/mod.rs", slice: "SCORERS", shared: &["answer_text"] },
     Registry { folder: "detectors", registry: "detectors/mod.rs", slice: "DETECTORS", shared: &["tokens"] },

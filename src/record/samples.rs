@@ -197,7 +197,7 @@ pub(crate) mod tests {
             expected_answer: "4829173".into(),
             excerpt: "…".into(),
             outcome: Outcome::ValidRight,
-            score: Some(Score { value: 1.0, extracted: "4829173".into(), faults: vec![] }),
+            score: Some(Score { value: 1.0, extracted: "4829173".into(), faults: vec![], turn_scores: vec![] }),
             findings: vec![],
             completion: Some(Completion {
                 text: text.into(),

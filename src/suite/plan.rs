@@ -42,6 +42,7 @@ impl Suite {
             language: self.language,
             bin: group.bin,
             output_reserve,
+            thinking_reserve: bin.map_or(0, |plan| plan.thinking_reserve),
             questions: questions.collect::<Result<_, TaskError>>()?,
         };
         tasks::generate(&request, counter)

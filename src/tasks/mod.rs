@@ -13,6 +13,7 @@ mod haystack;
 mod json_extract;
 mod lexicon;
 mod lookalike;
+mod multi_turn;
 mod multiquery;
 mod needle;
 mod params;
@@ -73,8 +74,15 @@ pub enum Depth {
 }
 
 /// All tasks, in the order they are listed.
-pub static TASKS: &[Task] =
-    &[needle::TASK, lookalike::TASK, multiquery::TASK, json_extract::TASK, enumerate::TASK, verbatim::TASK];
+pub static TASKS: &[Task] = &[
+    needle::TASK,
+    lookalike::TASK,
+    multiquery::TASK,
+    json_extract::TASK,
+    enumerate::TASK,
+    verbatim::TASK,
+    multi_turn::TASK,
+];
 
 /// The task with this id.
 pub fn find(id: &str) -> Option<&'static Task> {

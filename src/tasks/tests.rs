@@ -97,6 +97,7 @@ fn document(
             language: Language::En,
             bin: Bin(bin),
             output_reserve: default_output_reserve(Bin(bin)),
+            thinking_reserve: 0,
             questions: requests.collect(),
         },
         counter,
@@ -299,6 +300,7 @@ fn what_does_not_fit_is_an_error_that_says_how_much_is_missing() {
         language: Language::En,
         bin: Bin(512),
         output_reserve: 96,
+        thinking_reserve: 0,
         questions: vec![question],
     };
     assert!(matches!(generate(&request, &Pieces), Err(TaskError::AnswerTooLong { .. })));
@@ -316,6 +318,7 @@ fn a_hexadecimal_needle_is_asked_for_as_a_code() {
         language: Language::En,
         bin: Bin(512),
         output_reserve: 96,
+        thinking_reserve: 0,
         questions: vec![question],
     };
     let item = generate(&request, &Pieces).unwrap().remove(0);

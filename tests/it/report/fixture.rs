@@ -458,7 +458,7 @@ fn sample(bin: Bin, b: usize, index: u32, speed: f64) -> SampleRecord {
         expected_answer: String::new(),
         excerpt: String::new(),
         outcome: Outcome::ValidRight,
-        score: Some(Score { value: 1.0, extracted: String::new(), faults: Vec::new() }),
+        score: Some(Score { value: 1.0, extracted: String::new(), faults: Vec::new(), turn_scores: Vec::new() }),
         findings: Vec::new(),
         completion: Some(Completion {
             text: String::new(),

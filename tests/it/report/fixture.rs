@@ -174,6 +174,7 @@ fn summary(arm: Arm, damage: f64, salt: u64, bytes: f64) -> ArmSummary {
         ],
         cells,
         depth_cells,
+        turns: Vec::new(),
     }
 }
 

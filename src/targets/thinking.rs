@@ -48,3 +48,25 @@ fn parted(open: &str, thought: &str, answer: Option<&str>) -> Parted {
     let thought = thought.strip_prefix(open).unwrap_or(thought).trim_start();
     Parted { reasoning: Some(thought.to_owned()), answer: answer.unwrap_or_default().trim_start().to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_begins_in_the_prompt_or_in_the_output_and_nowhere_else() {
+        assert!(begins("<think>", "assistant\n<think>\n", "Well"));
+        assert!(begins("<think>", "assistant\n", "\n<think>Well"));
+        assert!(!begins("<think>", "assistant\n<think>\n\n</think>\n\n", "Well"));
+        assert!(!begins("<think>", "assistant\n", "See <think>"));
+    }
+
+    #[test]
+    fn thought_and_answer_come_without_tags_and_the_space_between() {
+        let parts = |thought, answer| parted("<think>", thought, answer);
+        let whole = parts("<think>\nseven?\n", Some("\n\n7\n"));
+        assert_eq!(whole, Parted { reasoning: Some("seven?".into()), answer: "7\n".into() });
+        let unfinished = parts("seven? or", None);
+        assert_eq!(unfinished, Parted { reasoning: Some("seven? or".into()), answer: String::new() });
+    }
+}

@@ -19,7 +19,10 @@ use kvgauge::tokenizer::WordTokenizer;
 use serde_json::json;
 
 const IM_END: u32 = 2;
-const SPECIAL: [&str; 6] = ["<pad>", "<bos>", "<|im_end|>", "<|im_start|>", "<think>", "</think>"];
+const SPECIAL: [&str; 5] = ["<pad>", "<bos>", "<|im_end|>", "<|im_start|>", "<think>"];
+
+/// The id of `</think>`, unless a test puts it where the model says it.
+const CLOSING: u32 = 255;
 
 const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
                       {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -33,16 +36,19 @@ const REWRITING: &str = "{{ messages|length }}{% for m in messages %}<|im_start|
                          {% endfor %}<|im_start|>assistant\n";
 
 /// A token per printable character, and words that no text makes but the model may say.
-fn tokenizer_json() -> serde_json::Value {
+fn tokenizer_json(closing: u32) -> serde_json::Value {
     let mut tokens: Vec<String> = SPECIAL.iter().map(|token| (*token).to_owned()).collect();
     tokens.extend((b'!'..=b'~').map(|byte| char::from(byte).to_string()));
     tokens.extend(["Ġ".to_owned(), "Ċ".to_owned()]);
+    assert!(closing as usize >= tokens.len(), "a prompt may use the token");
     tokens.extend((tokens.len()..256).map(|id| format!("w{id}")));
+    tokens[closing as usize] = "</think>".into();
     let vocab: serde_json::Map<String, serde_json::Value> =
         tokens.iter().enumerate().map(|(id, token)| (token.clone(), id.into())).collect();
     let added: Vec<serde_json::Value> = (0..SPECIAL.len())
+        .chain([closing as usize])
         .map(|id| {
-            json!({"id": id, "content": SPECIAL[id], "single_word": false, "lstrip": false, "rstrip": false,
+            json!({"id": id, "content": tokens[id], "single_word": false, "lstrip": false, "rstrip": false,
                 "normalized": false, "special": true})
         })
         .collect();
@@ -57,12 +63,16 @@ fn tokenizer_json() -> serde_json::Value {
 
 /// The tiny model with a chat template; `ends` are the tokens that end an answer.
 fn chat_model(template: &str, ends: &[u32]) -> Arc<LoadedModel> {
+    model_with(template, ends, CLOSING)
+}
+
+fn model_with(template: &str, ends: &[u32], closing: u32) -> Arc<LoadedModel> {
     let dir = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny_models/llama");
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(source.join(name), dir.path().join(name)).unwrap();
     }
-    std::fs::write(dir.path().join("tokenizer.json"), tokenizer_json().to_string()).unwrap();
+    std::fs::write(dir.path().join("tokenizer.json"), tokenizer_json(closing).to_string()).unwrap();
     std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
     std::fs::write(dir.path().join("generation_config.json"), json!({ "eos_token_id": ends }).to_string()).unwrap();
     Arc::new(LoadedModel::open("tiny", dir.path(), RopePolicy::None).unwrap())
@@ -201,11 +211,30 @@ fn thinking_is_apart_and_the_next_turn_does_not_see_it() {
     let second = hand.ids(&format!("{before}{second}"));
     let second = hand.answer(&second, 10);
     // The model says no closing tag, so all it said is an unfinished thought.
-    assert!(!first.contains(&5) && !second.contains(&5));
+    assert!(!first.contains(&CLOSING) && !second.contains(&CLOSING));
     assert_eq!((completion.text.as_str(), &completion.later_answers[..]), ("", &[String::new()][..]));
     let thoughts = format!("{}\n\n{}", hand.text(&first).trim(), hand.text(&second).trim());
     assert_eq!(completion.reasoning, Some(thoughts));
     assert_eq!(completion.finish_reason, FinishReason::Length);
+}
+
+#[test]
+fn what_follows_the_closing_tag_is_the_answer() {
+    let prompt = format!("<|im_start|>user\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n<think>\n");
+    let said = {
+        let model = chat_model(THINKING, &[IM_END]);
+        let mut hand = Hand::new(&model);
+        let ids = hand.ids(&prompt);
+        hand.answer(&ids, 24)
+    };
+    // Any token will do that no text is made of: here it becomes the closing tag.
+    let at = said.iter().position(|id| (110..CLOSING).contains(id)).expect("half of the tokens are none of a text");
+    let model = model_with(THINKING, &[IM_END], said[at]);
+    let target = Embedded::new(Arc::clone(&model), &options(None)).unwrap();
+    let completion = complete(&target, &[item("a", PROMPT, &[], 24)]).remove(0).unwrap();
+    let hand = Hand::new(&model);
+    assert_eq!(completion.reasoning.as_deref(), Some(hand.text(&said[..at]).trim()));
+    assert_eq!(completion.text, hand.text(&said[at + 1..]).trim_start());
 }
 
 #[test]

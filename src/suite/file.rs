@@ -63,6 +63,7 @@ struct BinFile {
     context: Length,
     samples: u32,
     output_reserve: Option<u32>,
+    thinking_reserve: Option<u32>,
     shared_prefix: Option<u32>,
     mixed: Option<bool>,
     depth_slots: Option<Vec<u8>>,
@@ -252,6 +253,13 @@ impl Checker<'_> {
             bin,
             samples: self.between(&key("samples"), file.samples, 1, MAX_SAMPLES)?,
             output_reserve: self.between(&key("output_reserve"), reserve, 16, bin.tokens() / 2)?,
+            // A bin is the whole budget, so the prompt pays: a quarter of the bin is the least that is left of it.
+            thinking_reserve: self.between(
+                &key("thinking_reserve"),
+                file.thinking_reserve.unwrap_or(0),
+                0,
+                (bin.tokens() / 4 * 3).saturating_sub(reserve),
+            )?,
             shared_prefix: self.between(
                 &key("shared_prefix"),
                 file.shared_prefix.unwrap_or(1),

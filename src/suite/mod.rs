@@ -145,12 +145,20 @@ pub struct BinPlan {
     pub samples: u32,
     /// Tokens of the budget kept free for the answer.
     pub output_reserve: u32,
+    /// Tokens of the budget kept free for thinking before the answer, besides the answer's own.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub thinking_reserve: u32,
     /// Questions per haystack.
     pub shared_prefix: u32,
     /// Whether different tasks may share one haystack.
     pub mixed: bool,
     /// Depth slots in percent.
     pub depth_slots: Vec<u8>,
+}
+
+/// A suite without thinking keeps the fingerprint it had before there was any.
+fn is_zero(tokens: &u32) -> bool {
+    *tokens == 0
 }
 
 /// One task of a suite with its parameters.

@@ -14,6 +14,7 @@ mod json_extract;
 mod ledger;
 mod lexicon;
 mod lookalike;
+mod multi_turn;
 mod multiquery;
 mod needle;
 mod params;
@@ -90,6 +91,7 @@ pub static TASKS: &[Task] = &[
     ledger::TASK,
     path_walk::TASK,
     repeat_edit::TASK,
+    multi_turn::TASK,
 ];
 
 /// The task with this id.

@@ -12,4 +12,5 @@ pub(crate) mod robustness;
 pub(crate) mod run;
 pub(crate) mod tasks;
 pub(crate) mod timing;
+pub(crate) mod turns;
 pub(crate) mod verdict;

@@ -87,9 +87,8 @@ impl Suite {
         for task in self.tasks.iter().filter_map(|plan| tasks::find(&plan.task)) {
             versions.insert(format!("generator.{}", task.id), task.generator_version.to_string());
         }
-        if let Some(version) = tasks::lexicon_version(self.language) {
-            versions.insert(format!("lexicon.{}", self.language.tag()), version.to_owned());
-        }
+        let lexicon = tasks::lexicon_version(self.language).to_owned();
+        versions.insert(format!("lexicon.{}", self.language.tag()), lexicon);
         versions
     }
 

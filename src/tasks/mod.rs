@@ -87,9 +87,8 @@ pub fn ids() -> Vec<&'static str> {
 }
 
 /// The version of a language's words and sentence patterns: they decide the items as much as a generator does.
-/// `None` where the language has none yet.
-pub fn lexicon_version(language: Language) -> Option<&'static str> {
-    lexicon::Lexicon::of(language).map(lexicon::Lexicon::version)
+pub fn lexicon_version(language: Language) -> &'static str {
+    lexicon::Lexicon::of(language).version()
 }
 
 /// The judged groups of tasks.

@@ -9,7 +9,7 @@
 //! of lines in each quarter of the answer that keep every rule.
 
 use crate::sample::{Completion, Fault, FaultKind, FormatRule, Gold, Item, Score};
-use crate::scorers::answer_text::{content_lines, longest_increasing, normalised};
+use crate::scorers::answer_text::{content_lines, longest_increasing};
 use crate::scorers::{empty, fault, right, seen, wrong};
 
 /// Text around the lines costs this much.
@@ -96,7 +96,12 @@ impl<'a> Answer<'a> {
                 answer.surplus += 1;
                 continue;
             }
-            answer.take(line, &wanted, &mut said, rules, marker);
+            // An end marker of another form or at another place is no line of the answer either.
+            if marker.is_some_and(|marker| core(marker) == core(line)) {
+                answer.has_marker = false;
+                continue;
+            }
+            answer.take(line, values, &wanted, &mut said, rules);
         }
         // Wrong lines stand for those missing; what is beyond is too much.
         let absent = said.iter().filter(|said| !**said).count();
@@ -110,14 +115,7 @@ impl<'a> Answer<'a> {
         answer
     }
 
-    fn take(
-        &mut self,
-        line: &'a str,
-        wanted: &[String],
-        said: &mut [bool],
-        rules: &[FormatRule],
-        marker: Option<&str>,
-    ) {
+    fn take(&mut self, line: &'a str, values: &[String], wanted: &[String], said: &mut [bool], rules: &[FormatRule]) {
         let core_text = core(line);
         let same = |at: &usize| wanted[*at] == core_text || without_number(&core_text) == wanted[*at];
         let free = (0..wanted.len()).filter(same).find(|at| !said[*at]);
@@ -127,7 +125,7 @@ impl<'a> Answer<'a> {
         } else if (0..wanted.len()).any(|at| same(&at)) {
             self.surplus += 1;
             self.first_surplus.get_or_insert(line);
-        } else if is_prose(line, wanted, rules) || Some(line) == marker {
+        } else if is_prose(line, values, rules) {
             self.around.get_or_insert(line);
         } else {
             self.lines.push(Line { text: line, position: None });
@@ -265,22 +263,21 @@ fn name(rule: &FormatRule) -> String {
     }
 }
 
-/// What a line says, whatever its form: no marks around it, small letters, single spaces.
+/// What a line says, whatever its form: letters and digits, small.
 fn core(line: &str) -> String {
-    let letters = line.trim_matches(|c: char| !c.is_alphanumeric());
-    normalised(&letters.to_lowercase())
+    line.chars().filter(|character| character.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
 /// The same without a number at its start.
 fn without_number(core: &str) -> &str {
-    core.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(|c: char| !c.is_alphanumeric())
+    core.trim_start_matches(|character: char| character.is_ascii_digit())
 }
 
 /// A line that does not look like those asked for: an announcement, a fence, or far more words than any of them.
-fn is_prose(line: &str, wanted: &[String], rules: &[FormatRule]) -> bool {
+fn is_prose(line: &str, values: &[String], rules: &[FormatRule]) -> bool {
     let words = |line: &str| line.split_whitespace().count();
-    let most_words = wanted.iter().map(|line| words(line)).max().unwrap_or(0);
-    let longest = wanted.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+    let most_words = values.iter().map(|line| words(line)).max().unwrap_or(0);
+    let longest = values.iter().map(|line| line.chars().count()).max().unwrap_or(0);
     let ends_in_colon = line.ends_with([':', '：'])
         && !rules.iter().any(|rule| matches!(rule, FormatRule::LineSuffix { suffix } if line.ends_with(suffix)));
     line.starts_with("```")
@@ -331,17 +328,13 @@ mod tests {
             ANSWER.replace("7735;", "7735,;"),
             ANSWER.replace("\nEND", ""),
             format!("{ANSWER}."),
+            format!("END\n{ANSWER}"),
+            ANSWER.replace("7735", ", 7735"),
             ANSWER.replace("> ROPE 7735;", "> ROPE 7735;\n> ROPE 7735;"),
             ANSWER.replace("\nEND", "\n> TENT 9999;\nEND"),
         ];
-        // The changed end marker of the eighth is text that belongs to no line.
-        for (number, answer) in broken.iter().enumerate() {
-            let found = score(&locked(), &completion(answer));
-            assert!(found.faults.iter().any(|fault| fault.kind == BrokenRule), "{number} {answer:?} → {found:?}");
-            assert!(found.value < 1.0);
-            if number != 7 {
-                check_table(&locked(), &[(answer, &[BrokenRule])]);
-            }
+        for answer in &broken {
+            check_table(&locked(), &[(answer, &[BrokenRule])]);
         }
         check_table(
             &numbered(),

@@ -6,8 +6,10 @@
 //!
 //! To add a task: one file with a `TASK`, one line in [`TASKS`].
 
+mod cite;
 mod enumerate;
 mod error;
+mod format_lock;
 mod group;
 mod haystack;
 mod json_extract;
@@ -17,6 +19,8 @@ mod multiquery;
 mod needle;
 mod params;
 mod planting;
+mod table;
+mod tool_call;
 mod verbatim;
 
 #[cfg(test)]
@@ -73,8 +77,18 @@ pub enum Depth {
 }
 
 /// All tasks, in the order they are listed.
-pub static TASKS: &[Task] =
-    &[needle::TASK, lookalike::TASK, multiquery::TASK, json_extract::TASK, enumerate::TASK, verbatim::TASK];
+pub static TASKS: &[Task] = &[
+    needle::TASK,
+    lookalike::TASK,
+    multiquery::TASK,
+    json_extract::TASK,
+    tool_call::TASK,
+    table::TASK,
+    format_lock::TASK,
+    cite::TASK,
+    enumerate::TASK,
+    verbatim::TASK,
+];
 
 /// The task with this id.
 pub fn find(id: &str) -> Option<&'static Task> {

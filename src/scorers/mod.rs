@@ -4,17 +4,26 @@
 //! right. Faults are named by kind, at most one per kind, the most telling first. Judged is the text alone: why it ended and
 //! what it looks like is the detectors' matter.
 //!
-//! To add one: a file with `score`, its tests, and a line in [`SCORERS`]. `answer_text` holds how answers are read.
+//! To add one: a file with `score`, its tests, and a line in [`SCORERS`]. `answer_text` and `answer_json` hold how answers are read.
 
+mod answer_json;
 mod answer_text;
 mod bindings;
+mod citations;
 mod edit;
 mod exact_value;
+mod format_rules;
 mod json_records;
+mod json_schema;
+mod record_matching;
 mod sequence;
 mod span;
 mod survival;
+mod table_rows;
+mod tool_call;
 mod turns;
+
+pub use json_schema::check_schema;
 
 use crate::hint::{Hint, did_you_mean};
 use crate::sample::{Completion, Fault, FaultKind, Item, Score};
@@ -40,6 +49,12 @@ pub static SCORERS: &[Scorer] = &[
         score: bindings::score,
     },
     Scorer {
+        name: "citations",
+        version: 1,
+        summary: "`key: value [source]` lines: citation precision and recall, right values with wrong sources",
+        score: citations::score,
+    },
+    Scorer {
         name: "edit",
         version: 1,
         summary: "a row of words with one replaced: word edit similarity, the change at its place, length",
@@ -52,10 +67,22 @@ pub static SCORERS: &[Scorer] = &[
         score: exact_value::score,
     },
     Scorer {
-        name: "json_records",
+        name: "format_rules",
         version: 1,
+        summary: "lines under rules of form: every rule on every line, with the drift over the answer",
+        score: format_rules::score,
+    },
+    Scorer {
+        name: "json_records",
+        version: 2,
         summary: "a JSON array of flat objects: syntax, schema, fields, order, missing and extra records",
         score: json_records::score,
+    },
+    Scorer {
+        name: "json_schema",
+        version: 1,
+        summary: "JSON under a JSON Schema, with or without one right value",
+        score: json_schema::score,
     },
     Scorer {
         name: "sequence",
@@ -74,6 +101,18 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "steps that follow from each other: share before the first wrong one",
         score: survival::score,
+    },
+    Scorer {
+        name: "table_rows",
+        version: 1,
+        summary: "table rows as JSON objects, one a line: F1 of the exact rows, first bad row",
+        score: table_rows::score,
+    },
+    Scorer {
+        name: "tool_call",
+        version: 1,
+        summary: "one tool call: name, argument names, JSON types and values, text around it",
+        score: tool_call::score,
     },
     Scorer {
         name: "turns",
@@ -202,6 +241,22 @@ mod tests {
             assert_eq!(found, *kinds, "{answer:?} → {score:?}");
             assert_eq!(score.is_right(), kinds.is_empty(), "{answer:?} → {score:?}");
             assert!((0.0..=1.0).contains(&score.value), "{answer:?} → {score:?}");
+        }
+    }
+
+    /// No letter or digit of the canonical answer can be changed or left out unnoticed.
+    pub(super) fn check_that_every_character_counts(item: &Item) {
+        let answer = &item.expected.answer;
+        for (at, character) in answer.char_indices().filter(|(_, character)| character.is_alphanumeric()) {
+            let (before, behind) = (&answer[..at], &answer[at + character.len_utf8()..]);
+            let other = if character.eq_ignore_ascii_case(&'x') { 'y' } else { 'x' };
+            let digit = if character == '7' { '8' } else { '7' };
+            for changed in
+                [format!("{before}{other}{behind}"), format!("{before}{digit}{behind}"), [before, behind].concat()]
+            {
+                let score = score(item, &completion(&changed)).unwrap();
+                assert!(!score.is_right() && !score.faults.is_empty(), "{changed:?} for {answer:?} → {score:?}");
+            }
         }
     }
 

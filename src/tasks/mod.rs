@@ -6,8 +6,10 @@
 //!
 //! To add a task: one file with a `TASK`, one line in [`TASKS`].
 
+mod cite;
 mod enumerate;
 mod error;
+mod format_lock;
 mod group;
 mod haystack;
 mod json_extract;
@@ -22,6 +24,8 @@ mod path_walk;
 mod perturb;
 mod planting;
 mod repeat_edit;
+mod table;
+mod tool_call;
 mod user_text;
 mod verbatim;
 
@@ -86,10 +90,14 @@ pub static TASKS: &[Task] = &[
     lookalike::TASK,
     multiquery::TASK,
     json_extract::TASK,
-    enumerate::TASK,
+    tool_call::TASK,
+    table::TASK,
+    format_lock::TASK,
+    cite::TASK,
     verbatim::TASK,
     ledger::TASK,
     path_walk::TASK,
+    enumerate::TASK,
     repeat_edit::TASK,
     multi_turn::TASK,
 ];

@@ -229,7 +229,7 @@ fn counts_that_do_not_add_up_are_made_exact_by_counting_whole_prompts() {
 fn depth_slots_are_reached_in_token_position() {
     for task in TASKS.iter().filter(|task| task.depth == Depth::AtSlot) {
         for slot in [0, 10, 25, 50, 75, 90, 100] {
-            let items = document(8192, "depth", &[(task.id, slot)], &Pieces).unwrap();
+            let items = document(32_768, "depth", &[(task.id, slot)], &Pieces).unwrap();
             let depth = items[0].depth_percent.unwrap();
             // The opening, the question and the needle itself take about 3 % of this bin.
             assert!((depth - f64::from(slot)).abs() < 3.5, "{} at {slot}: {depth}", task.id);

@@ -10,6 +10,7 @@ mod absent;
 mod answer_text;
 mod answer_values;
 mod bindings;
+mod edit;
 mod exact_value;
 mod history;
 mod json_records;
@@ -18,6 +19,7 @@ mod ordered_values;
 mod sequence;
 mod set;
 mod span;
+mod survival;
 
 use crate::hint::{Hint, did_you_mean};
 use crate::sample::{Completion, Fault, FaultKind, Item, Score};
@@ -47,6 +49,12 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "`key=value` lines: share of keys with exactly their value; swapped values counted",
         score: bindings::score,
+    },
+    Scorer {
+        name: "edit",
+        version: 1,
+        summary: "a row of words with one replaced: word edit similarity, the change at its place, length",
+        score: edit::score,
     },
     Scorer {
         name: "exact_value",
@@ -90,6 +98,12 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "a passage reproduced: exact but for whitespace, else edit similarity and first divergence",
         score: span::score,
+    },
+    Scorer {
+        name: "survival",
+        version: 1,
+        summary: "steps that follow from each other: share before the first wrong one",
+        score: survival::score,
     },
 ];
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::{BinPlan, CellPolicy, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
 use crate::sample::{Bin, Language};
-use crate::tasks::{self, PerBin};
+use crate::tasks::{self, PerBin, perturbations};
 
 /// Version of the file format.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -75,6 +75,8 @@ struct TaskFile {
     bins: Option<Vec<Length>>,
     samples: Option<PerBin<u32>>,
     #[serde(default)]
+    robustness: bool,
+    #[serde(default)]
     params: toml::Table,
 }
 
@@ -119,9 +121,6 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
     let file: SuiteFile = toml::from_str(text).map_err(|error| check.syntax(text, &error))?;
     check.name(&file.name)?;
     let language = file.language.unwrap_or(Language::En);
-    if tasks::lexicon_version(language).is_none() {
-        return Err(check.invalid("language", format!("there is no haystack in `{}`", language.tag())));
-    }
     check.limit("bins", file.bins.len() as u64, MAX_BINS as u64)?;
     check.limit("tasks", file.tasks.len() as u64, MAX_TASKS as u64)?;
     let mut bins = Vec::new();
@@ -152,6 +151,7 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
         language,
         bins,
         tasks: plans,
+        haystack: None,
         gate,
     };
     check_items(&suite, origin)?;
@@ -162,7 +162,9 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
 pub(super) fn check_items(suite: &Suite, origin: &str) -> Result<(), SuiteError> {
     let of_bin = |bin: &BinPlan| -> u64 {
         let asked = suite.tasks.iter().filter(|plan| plan.bins.contains(&bin.bin));
-        asked.map(|plan| u64::from(plan.samples_in(bin))).sum()
+        let with_variants =
+            |plan: &TaskPlan| if plan.robustness { perturbations(suite.language).count() as u64 + 1 } else { 1 };
+        asked.map(|plan| u64::from(plan.samples_in(bin)) * with_variants(plan)).sum()
     };
     Checker { origin }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
 }
@@ -288,7 +290,7 @@ impl Checker<'_> {
             task: task.id.into(),
             message: error.message,
         })?;
-        Ok(TaskPlan { task: task.id.into(), bins: chosen, samples, params: file.params })
+        Ok(TaskPlan { task: task.id.into(), bins: chosen, samples, params: file.params, robustness: file.robustness })
     }
 
     /// A percentage as a share.

@@ -11,12 +11,17 @@ mod error;
 mod group;
 mod haystack;
 mod json_extract;
+mod ledger;
 mod lexicon;
 mod lookalike;
 mod multiquery;
 mod needle;
 mod params;
+mod path_walk;
+mod perturb;
 mod planting;
+mod repeat_edit;
+mod user_text;
 mod verbatim;
 
 #[cfg(test)]
@@ -28,7 +33,9 @@ pub use error::TaskError;
 pub use group::{GroupRequest, QuestionRequest, generate};
 pub(crate) use params::PerBin;
 pub use params::{ParamError, default_output_reserve};
+pub(crate) use perturb::perturbations;
 pub use planting::{Planted, Planting};
+pub use user_text::{UserText, UserTextError};
 
 use crate::sample::Language;
 
@@ -73,8 +80,17 @@ pub enum Depth {
 }
 
 /// All tasks, in the order they are listed.
-pub static TASKS: &[Task] =
-    &[needle::TASK, lookalike::TASK, multiquery::TASK, json_extract::TASK, enumerate::TASK, verbatim::TASK];
+pub static TASKS: &[Task] = &[
+    needle::TASK,
+    lookalike::TASK,
+    multiquery::TASK,
+    json_extract::TASK,
+    enumerate::TASK,
+    verbatim::TASK,
+    ledger::TASK,
+    path_walk::TASK,
+    repeat_edit::TASK,
+];
 
 /// The task with this id.
 pub fn find(id: &str) -> Option<&'static Task> {
@@ -87,9 +103,8 @@ pub fn ids() -> Vec<&'static str> {
 }
 
 /// The version of a language's words and sentence patterns: they decide the items as much as a generator does.
-/// `None` where the language has none yet.
-pub fn lexicon_version(language: Language) -> Option<&'static str> {
-    lexicon::Lexicon::of(language).map(lexicon::Lexicon::version)
+pub fn lexicon_version(language: Language) -> &'static str {
+    lexicon::Lexicon::of(language).version()
 }
 
 /// The judged groups of tasks.

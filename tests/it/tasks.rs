@@ -35,7 +35,7 @@ impl TokenCounter for Bytes {
 }
 
 fn languages() -> impl Iterator<Item = Language> {
-    [Language::En, Language::Zh].into_iter().filter(|language| tasks::lexicon_version(*language).is_some())
+    [Language::En, Language::Zh].into_iter()
 }
 
 /// `samples` items of one task in one bin, each in a document of its own.
@@ -97,7 +97,8 @@ fn check_solved(item: &Item, solver: &Solver) {
 
 fn check_task(task: &'static Task, bins: &[u32], counter: &dyn TokenCounter) {
     let solver = solvers().find(|solver| solver.task == task.id);
-    for language in languages() {
+    // A task without a solver has no Chinese wording yet.
+    for language in languages().filter(|language| *language == Language::En || solver.is_some()) {
         for bin in bins.iter().map(|tokens| Bin(*tokens)) {
             match items(&suite(task, bin, language, 2), counter) {
                 Ok(items) => {

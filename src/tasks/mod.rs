@@ -6,20 +6,26 @@
 //!
 //! To add a task: one file with a `TASK`, one line in [`TASKS`].
 
+mod absent;
+mod chain;
 mod enumerate;
 mod error;
+mod frequent_codes;
 mod group;
 mod haystack;
 mod json_extract;
+mod latest_value;
 mod ledger;
 mod lexicon;
 mod lookalike;
 mod multiquery;
+mod multivalue;
 mod needle;
 mod params;
 mod path_walk;
 mod perturb;
 mod planting;
+mod relation;
 mod repeat_edit;
 mod user_text;
 mod verbatim;
@@ -83,7 +89,13 @@ pub enum Depth {
 pub static TASKS: &[Task] = &[
     needle::TASK,
     lookalike::TASK,
+    multivalue::TASK,
     multiquery::TASK,
+    latest_value::TASK,
+    absent::TASK,
+    chain::TASK,
+    relation::TASK,
+    frequent_codes::TASK,
     json_extract::TASK,
     enumerate::TASK,
     verbatim::TASK,

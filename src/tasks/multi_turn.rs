@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::params::{ParamError, PerBin, ValueKind, parse};
 use super::planting::{Planted, Planting, Wordings};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
-use crate::sample::{Binding, Expected, FollowUp, Gold, Language};
+use crate::sample::{Binding, Expected, FollowUp, Gold};
 
 /// The registry's entry.
 pub(super) const TASK: Task = Task {
@@ -80,7 +80,7 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let params: Params = planting.params()?;
     let turns = PerBin::resolve(params.turns.as_ref(), planting.bin, TURNS);
     let kind = params.value_kind.and_then(|given| given.get(planting.bin)).unwrap_or(ValueKind::Digits);
-    let noun = noun(planting.language, kind);
+    let noun = kind.noun(planting.language);
     let name = planting.say(&NAMES, &[noun]);
     let count = turns - turns / REPEAT_EVERY + 1;
     let mut facts = Vec::with_capacity(count);
@@ -132,12 +132,4 @@ fn asked_facts(planting: &mut Planting<'_>, turns: usize) -> Vec<usize> {
 fn expected(fact: &Binding) -> Expected {
     let value = fact.value.clone();
     Expected { answer: value.clone(), gold: Gold::Value { value, distractors: Vec::new() } }
-}
-
-fn noun(language: Language, kind: ValueKind) -> &'static str {
-    match (language, kind) {
-        (Language::En, kind) => kind.noun(),
-        (Language::Zh, ValueKind::Digits) => "号码",
-        (Language::Zh, ValueKind::Hex) => "代码",
-    }
 }

@@ -54,7 +54,11 @@ fn judge(item: &Item, completion: &Completion) -> Judged {
     };
     let findings = detectors::detect_all(&detectors::Context {
         output: &completion.text,
-        expected: Some(&item.expected.answer),
+        expected: &[&item.expected.answer],
+        task: Some(&item.task),
+        language: Some(item.language),
+        language_code: None,
+        prompt: item.messages.last().map(|message| message.content.as_str()),
         finish_reason: completion.finish_reason,
         output_tokens: Some(completion.output_tokens),
         max_output_tokens: Some(item.max_output_tokens),

@@ -24,7 +24,12 @@ const REGISTRIES: &[Registry] = &[
         shared: &["error", "group", "haystack", "params", "planting"],
     },
     Registry { folder: "scorers", registry: "scorers/mod.rs", slice: "SCORERS", shared: &["answer_text"] },
-    Registry { folder: "detectors", registry: "detectors/mod.rs", slice: "DETECTORS", shared: &["tokens"] },
+    Registry {
+        folder: "detectors",
+        registry: "detectors/mod.rs",
+        slice: "DETECTORS",
+        shared: &["content", "form", "reading", "restating", "tokens", "tongue"],
+    },
     Registry {
         folder: "engine/kv_cache",
         registry: "engine/kv_cache/codec.rs",

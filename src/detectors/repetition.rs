@@ -45,6 +45,8 @@ const RULE_CHARS: &str = "-=_*#~.+|─━═·…";
 /// Doubling: squares needed, and their share of the words looked at. Clean prose stays under 2 %.
 const MIN_DOUBLES: usize = 6;
 const MIN_DOUBLED_SHARE: f64 = 0.4;
+/// Doubled ideographs next to each other: more than reduplication has.
+const MIN_IDEOGRAPHS_IN_A_ROW: usize = 4;
 /// Longest doubled unit in tokens.
 const MAX_DOUBLED_UNIT: usize = 4;
 /// Words at the end in which doubling is looked for separately: it may start late.
@@ -450,12 +452,16 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
     let mut squares = 0;
     let mut covered = 0;
     let (mut first, mut last) = (None, 0);
+    let (mut in_a_row, mut longest) = (0, 0);
     let mut at = 0;
     while at < tokens.len() {
         let Some(unit) = (1..=MAX_DOUBLED_UNIT).find(|&unit| is_square(read, tokens, at, unit)) else {
             at += 1;
+            in_a_row = 0;
             continue;
         };
+        in_a_row += 1;
+        longest = longest.max(in_a_row);
         squares += 1;
         covered += 2 * unit;
         last = at + 2 * unit - 1;
@@ -464,6 +470,10 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
     }
     let share = covered as f64 / words.max(1) as f64;
     let (start, unit) = first?;
+    // Chinese doubles two characters in a word of four, but not a whole phrase.
+    if tokens[start].kind == Kind::Ideograph && longest < MIN_IDEOGRAPHS_IN_A_ROW {
+        return None;
+    }
     (squares >= MIN_DOUBLES && share >= MIN_DOUBLED_SHARE).then(|| Doubled {
         squares,
         share: share.min(1.0),

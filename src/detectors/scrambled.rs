@@ -132,7 +132,7 @@ fn trimmed(item: &str) -> String {
 fn comma_items(text: &str) -> Vec<Placed> {
     const MAX_WORDS: usize = 4;
     let text = text.trim_end();
-    if text.trim_start().contains('\n') {
+    if text.trim_start().contains(['\n', '。']) {
         return Vec::new();
     }
     let mut items = Vec::new();

@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Suite(SuiteCommand),
     /// List what is built in
     List(ListArgs),
+    /// Look for symptoms of degradation in outputs on file; no model needed
+    Detect(DetectArgs),
     /// Teacher-forced log-probabilities of given text under a model and a KV cache
     Logprobs(LogprobsArgs),
     /// Measure speed and memory of the embedded engine on this machine
@@ -304,6 +306,19 @@ pub(crate) enum Listing {
     Backends,
     /// Compute kernels and whether they run here
     Kernels,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DetectArgs {
+    /// JSONL of {id, output, expected?, task?, lang?, finish_reason?, max_tokens?, baseline_output?, prompt?}; `-` is standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print one JSON object per line of input: {id, verdict, findings}
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print a table of verdicts by the lines' own field `label` at the end
+    #[arg(long)]
+    pub(crate) confusion: bool,
 }
 
 #[derive(Args, Debug)]

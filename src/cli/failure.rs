@@ -24,6 +24,7 @@ use kvgauge::tokenizer::TokenizerError;
 
 use crate::bench::BenchError;
 use crate::config::ConfigError;
+use crate::detect::DetectError;
 use crate::engine_settings::EngineOptionError;
 use crate::exit_code::Exit;
 use crate::logprobs::InputError;
@@ -75,6 +76,8 @@ pub(crate) enum Failure {
     Input(#[from] InputError),
     #[error(transparent)]
     Bench(#[from] BenchError),
+    #[error(transparent)]
+    Detect(#[from] DetectError),
     #[error("no candidate is left besides the baseline `{baseline}`")]
     NoCandidate { baseline: String },
     #[error("`{}` holds no record of a baseline", dir.display())]
@@ -132,6 +135,7 @@ impl Failure {
             | Self::EngineName(_)
             | Self::Input(_)
             | Self::Bench(_)
+            | Self::Detect(_)
             | Self::ManyBaselines { .. }
             | Self::RunFolder { .. }
             | Self::ManyFolders { .. }
@@ -299,6 +303,7 @@ impl Hint for Failure {
             }
             Self::Input(error) => error.hints(),
             Self::Bench(error) => error.hints(),
+            Self::Detect(error) => error.hints(),
             Self::NoCandidate { .. } => {
                 vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]
             }

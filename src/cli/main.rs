@@ -7,6 +7,7 @@ mod check;
 mod compare;
 mod completions;
 mod config;
+mod detect;
 mod engine_settings;
 mod exit_code;
 mod failure;
@@ -65,6 +66,7 @@ fn execute(cli: &Cli) -> Result<Exit, Failure> {
         Command::Report(args) => report::execute(args, &config()?),
         Command::Suite(command) => suite::execute(command, &config()?),
         Command::List(args) => list::execute(args),
+        Command::Detect(args) => detect::execute(args),
         Command::Logprobs(args) => logprobs::execute(args, &config()?),
         Command::Bench(args) => bench::execute(args, &config()?),
         Command::Completions { shell } => completions::execute(*shell),

@@ -3,21 +3,44 @@
 //! An output that says what was expected has no symptom, whatever it looks like. Everything else is judged by its form and
 //! against the expected answer, and, where there is one, against the baseline's output for the same prompt.
 //!
-//! To add one: a file with `detect`, its tests, and a line in [`DETECTORS`]. `tokens` is how detectors read text.
+//! To add one: a file with `detect`, its tests, and a line in [`DETECTORS`]. Shared: `tokens` is how detectors read text,
+//! [`Reading`] holds what several of them need, `tongue` tells languages, `form` tells shapes of text, `content` what a
+//! text is about; `restating` is a part of repetition.
 
+mod content;
+mod form;
+mod format_drift;
+mod garbage;
+mod language_drift;
+mod off_topic;
+mod prompt_echo;
+mod reading;
 mod repetition;
+mod restating;
+mod scrambled;
 mod tokens;
+mod tongue;
 mod truncation;
 
-use crate::sample::{Finding, FindingKind, FinishReason};
+pub use reading::Reading;
+
+use crate::sample::{Finding, FindingKind, FinishReason, Language};
 
 /// What a detector looks at.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// The output under suspicion.
     pub output: &'a str,
-    /// A right answer, where one is known.
-    pub expected: Option<&'a str>,
+    /// Right answers, any of them, where known; the first is the canonical one.
+    pub expected: &'a [&'a str],
+    /// Id of the task, where known: says what form is asked for.
+    pub task: Option<&'a str>,
+    /// Language of the item, where known.
+    pub language: Option<Language>,
+    /// ISO 639-1 code of the language, where it is none of [`Language`].
+    pub language_code: Option<&'a str>,
+    /// What was asked, where known; its end is enough.
+    pub prompt: Option<&'a str>,
     /// Why generation ended; never evidence by itself.
     pub finish_reason: FinishReason,
     /// Tokens generated, where known.
@@ -33,7 +56,11 @@ impl<'a> Context<'a> {
     pub fn of(output: &'a str) -> Self {
         Self {
             output,
-            expected: None,
+            expected: &[],
+            task: None,
+            language: None,
+            language_code: None,
+            prompt: None,
             finish_reason: FinishReason::Unknown,
             output_tokens: None,
             max_output_tokens: None,
@@ -47,19 +74,25 @@ impl<'a> Context<'a> {
         self.finish_reason == FinishReason::Length || full
     }
 
-    /// The text to measure against: the expected answer, else the baseline's output.
-    fn reference(&self) -> Option<&'a str> {
-        self.expected.or(self.baseline)
+    /// The texts to measure against: the expected answers, else the baseline's output.
+    fn measures(&self) -> impl Iterator<Item = &'a str> {
+        let baseline = self.baseline.filter(|_| self.expected.is_empty());
+        self.expected.iter().copied().chain(baseline)
     }
 
-    /// Everything known that may ask for what the output does: the expected answer and the baseline's output.
+    /// Whether there is anything to measure against.
+    fn has_measure(&self) -> bool {
+        !self.expected.is_empty() || self.baseline.is_some()
+    }
+
+    /// Everything known that may ask for what the output does: the expected answers and the baseline's output.
     fn references(&self) -> impl Iterator<Item = &'a str> {
-        self.expected.into_iter().chain(self.baseline)
+        self.expected.iter().copied().chain(self.baseline)
     }
 
-    /// An output that equals what was expected, or without that what the baseline said, is no degradation.
+    /// An output that says what was expected, or without that what the baseline said, is no degradation.
     fn is_as_expected(&self) -> bool {
-        self.reference().is_some_and(|reference| self.output.trim() == reference.trim())
+        self.measures().any(|reference| self.output.trim() == reference.trim())
     }
 }
 
@@ -72,22 +105,58 @@ pub struct Detector {
     /// One line for people.
     pub summary: &'static str,
     /// Looks for it; spans are bytes of the output at character borders.
-    pub detect: fn(&Context<'_>) -> Option<Finding>,
+    pub detect: fn(&Reading<'_>) -> Option<Finding>,
 }
 
 /// All detectors, in order of precedence.
 pub static DETECTORS: &[Detector] = &[
     Detector {
         kind: FindingKind::Repetition,
-        version: 1,
-        summary: "loops at the end (exact, or with counters past the expected end), doubled words, runs of one character",
+        version: 2,
+        summary: "loops (exact, with counters past the expected end, restated), doubled words, runs of one character",
         detect: repetition::detect,
     },
     Detector {
-        kind: FindingKind::Truncation,
+        kind: FindingKind::Garbage,
         version: 1,
+        summary: "replacement and control characters, leaked tokens, mojibake, script soup, words that are none",
+        detect: garbage::detect,
+    },
+    Detector {
+        kind: FindingKind::Truncation,
+        version: 2,
         summary: "ends with something open, in mid-sentence, or far before the end of what was expected",
         detect: truncation::detect,
+    },
+    Detector {
+        kind: FindingKind::Scrambled,
+        version: 1,
+        summary: "the expected items, sentences or words in another order; numbering out of order",
+        detect: scrambled::detect,
+    },
+    Detector {
+        kind: FindingKind::LanguageDrift,
+        version: 1,
+        summary: "sentences or words of another language, names and quotations left aside",
+        detect: language_drift::detect,
+    },
+    Detector {
+        kind: FindingKind::FormatDrift,
+        version: 1,
+        summary: "another form than the expected one, or one that breaks on the way; fences, text around data",
+        detect: format_drift::detect,
+    },
+    Detector {
+        kind: FindingKind::OffTopic,
+        version: 1,
+        summary: "prose that shares no words or values with what was expected or asked",
+        detect: off_topic::detect,
+    },
+    Detector {
+        kind: FindingKind::PromptEcho,
+        version: 1,
+        summary: "the prompt or its instructions again instead of an answer",
+        detect: prompt_echo::detect,
     },
 ];
 
@@ -96,7 +165,8 @@ pub fn detect_all(context: &Context<'_>) -> Vec<Finding> {
     if context.is_as_expected() {
         return Vec::new();
     }
-    let mut findings: Vec<Finding> = DETECTORS.iter().filter_map(|detector| (detector.detect)(context)).collect();
+    let reading = Reading::of(context);
+    let mut findings: Vec<Finding> = DETECTORS.iter().filter_map(|detector| (detector.detect)(&reading)).collect();
     findings.sort_by_key(|finding| finding.kind);
     findings
 }
@@ -121,9 +191,9 @@ mod tests {
         let loops = "no no no no\n".repeat(40);
         let open = format!("[{loops}");
         assert!(!detect_all(&Context::of(&open)).is_empty());
-        assert!(detect_all(&Context { expected: Some(open.trim()), ..Context::of(&open) }).is_empty());
+        assert!(detect_all(&Context { expected: &[open.trim()], ..Context::of(&open) }).is_empty());
         assert!(detect_all(&Context { baseline: Some(&open), ..Context::of(&open) }).is_empty());
-        assert!(detect_all(&Context { expected: Some(""), ..Context::of(" ") }).is_empty());
+        assert!(detect_all(&Context { expected: &[""], ..Context::of(" ") }).is_empty());
     }
 
     fn text() -> impl Strategy<Value = String> {
@@ -138,7 +208,8 @@ mod tests {
     proptest! {
         #[test]
         fn spans_and_severities_are_valid(output in text(), expected in prop::option::of(text())) {
-            let context = Context { expected: expected.as_deref(), ..Context::of(&output) };
+            let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+            let context = Context { expected: &expected, ..Context::of(&output) };
             for finding in detect_all(&context) {
                 prop_assert!(output.get(finding.start..finding.end).is_some(), "{:?}", finding);
                 prop_assert!((0.0..=1.0).contains(&finding.severity), "{:?}", finding);
@@ -148,9 +219,9 @@ mod tests {
 
         #[test]
         fn the_expected_output_is_never_suspected(output in text(), baseline in prop::option::of(text())) {
-            let context = Context { expected: Some(&output), baseline: baseline.as_deref(), ..Context::of(&output) };
+            let context = Context { expected: &[&output], baseline: baseline.as_deref(), ..Context::of(&output) };
             for detector in DETECTORS {
-                prop_assert_eq!((detector.detect)(&context), None);
+                prop_assert_eq!((detector.detect)(&Reading::of(&context)), None);
             }
         }
     }

@@ -10,12 +10,10 @@
 //! What the expected answer or the baseline repeats as often is asked for. Without either, valid JSON and ruled lines are
 //! form, not loops.
 
-use crate::detectors::Context;
-use crate::detectors::tokens::{Kind, Token, digit_masked, tokens};
+use crate::detectors::reading::{Reading, Reference};
+use crate::detectors::restating::restated;
+use crate::detectors::tokens::{Kind, Token, digit_masked};
 use crate::sample::{Finding, FindingKind};
-
-/// Only this much of the end is read: 128K tokens of any language take less than 2 MiB.
-const MAX_READ_BYTES: usize = 4 << 20;
 
 const MIN_COPIES: usize = 4;
 const MIN_COVERED_TOKENS: usize = 24;
@@ -47,26 +45,27 @@ const RULE_CHARS: &str = "-=_*#~.+|─━═·…";
 /// Doubling: squares needed, and their share of the words looked at. Clean prose stays under 2 %.
 const MIN_DOUBLES: usize = 6;
 const MIN_DOUBLED_SHARE: f64 = 0.4;
+/// Doubled ideographs next to each other: more than reduplication has.
+const MIN_IDEOGRAPHS_IN_A_ROW: usize = 4;
 /// Longest doubled unit in tokens.
 const MAX_DOUBLED_UNIT: usize = 4;
 /// Words at the end in which doubling is looked for separately: it may start late.
 const DOUBLING_TAIL: usize = 60;
 
-pub(super) fn detect(context: &Context<'_>) -> Option<Finding> {
-    if context.is_as_expected() {
+pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
+    if reading.context.is_as_expected() {
         return None;
     }
-    let output = context.output;
-    let from = output.ceil_char_boundary(output.len().saturating_sub(MAX_READ_BYTES));
-    let read = &output[from..];
-    let found = character_run(context, read).or_else(|| {
-        let tokens = tokens(read);
-        let weights = Weights::of(&tokens);
-        exact_loop(context, read, &tokens, &weights)
-            .or_else(|| inner_loop(context, read, &tokens))
-            .or_else(|| counted_loop(context, read, &tokens, &weights))
-            .or_else(|| escaped_loop(context, read, &tokens))
-            .or_else(|| doubling(context, read, &tokens))
+    let (read, from) = (reading.text, reading.from);
+    let found = character_run(reading).or_else(|| {
+        let tokens = reading.tokens();
+        let weights = Weights::of(tokens);
+        exact_loop(reading, &weights)
+            .or_else(|| inner_loop(reading))
+            .or_else(|| counted_loop(reading, &weights))
+            .or_else(|| escaped_loop(reading))
+            .or_else(|| doubling(reading))
+            .or_else(|| restated(reading))
     })?;
     Some(Finding {
         kind: FindingKind::Repetition,
@@ -78,21 +77,22 @@ pub(super) fn detect(context: &Context<'_>) -> Option<Finding> {
 }
 
 /// A place in the text read.
-struct Place {
-    start: usize,
-    end: usize,
-    evidence: String,
+pub(super) struct Place {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) evidence: String,
 }
 
 impl Place {
-    fn new(read: &str, start: usize, end: usize, what: impl FnOnce(String) -> String) -> Self {
+    pub(super) fn new(read: &str, start: usize, end: usize, what: impl FnOnce(String) -> String) -> Self {
         let share = (end - start) as f64 / read.len().max(1) as f64;
         Self { start, end, evidence: what(format!("{:.0} % of the output", share * 100.0)) }
     }
 }
 
 /// The longest run of whitespace, or of one character.
-fn character_run(context: &Context<'_>, read: &str) -> Option<Place> {
+fn character_run(reading: &Reading<'_>) -> Option<Place> {
+    let read = reading.text;
     let mut blanks = Run::default();
     let mut same = Run::default();
     let mut worst: Option<(Run, &'static str)> = None;
@@ -125,7 +125,7 @@ fn character_run(context: &Context<'_>, read: &str) -> Option<Place> {
     }
     let (run, what) = worst?;
     let material = &read[run.start..run.end];
-    if context.references().any(|reference| reference.contains(material)) {
+    if reading.context.references().any(|reference| reference.contains(material)) {
         return None;
     }
     let shown = if run.of == ' ' { String::new() } else { format!(" `{}`", run.of) };
@@ -238,15 +238,16 @@ fn z_function<T: PartialEq>(items: &[T]) -> Vec<usize> {
     z
 }
 
-fn exact_loop(context: &Context<'_>, read: &str, tokens: &[Token], weights: &Weights) -> Option<Place> {
-    let has_reference = context.reference().is_some();
+fn exact_loop(reading: &Reading<'_>, weights: &Weights) -> Option<Place> {
+    let tokens = reading.tokens();
+    let has_reference = reading.context.has_measure();
     let period = suffix_period(&hashes_of(tokens), MAX_TAIL_TOKENS, |period| {
         let covered = weights.covered(period);
         let is_much = covered >= MIN_DATA_TOKENS && period.copies() >= MIN_DATA_COPIES;
         // Columns of equal numbers are data as far as anybody knows.
         covered >= MIN_COVERED_TOKENS && (has_reference || is_much || has_words_or_marks(loop_tokens(tokens, *period)))
     })?;
-    judged_loop(context, read, loop_tokens(tokens, period), period)
+    judged_loop(reading, loop_tokens(tokens, period), period)
 }
 
 fn has_words_or_marks(looped: &[Token]) -> bool {
@@ -257,7 +258,8 @@ fn has_words_or_marks(looped: &[Token]) -> bool {
 ///
 /// A loop of the least length has at least 56 tokens equal to those one unit before, so looking at every 32nd token finds
 /// it: O(n), as what was found is not looked at again.
-fn escaped_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+fn escaped_loop(reading: &Reading<'_>) -> Option<Place> {
+    let tokens = reading.tokens();
     const STRIDE: usize = 32;
     let hashes = hashes_of(tokens);
     let mut longest: Option<Period> = None;
@@ -289,15 +291,16 @@ fn escaped_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<P
     if !looped[..period.unit].iter().any(Token::is_wordlike) {
         return None;
     }
-    judged_loop(context, read, looped, period)
+    judged_loop(reading, looped, period)
 }
 
-fn judged_loop(context: &Context<'_>, read: &str, looped: &[Token], period: Period) -> Option<Place> {
+fn judged_loop(reading: &Reading<'_>, looped: &[Token], period: Period) -> Option<Place> {
+    let read = reading.text;
     let unit = &looped[..period.unit];
     let copies = period.copies();
     if is_form(read, unit, period)
-        || context.references().any(|reference| asks_for(reference, &hashes_of(unit), copies, hashes_of))
-        || (context.reference().is_none() && is_json(read))
+        || reading.references().iter().any(|reference| copies_in(reference, &hashes_of(unit), hashes_of) * 2 >= copies)
+        || (!reading.context.has_measure() && is_json(read))
     {
         return None;
     }
@@ -331,14 +334,9 @@ fn is_json(text: &str) -> bool {
     text.starts_with(['[', '{']) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-/// Whether `reference` has at least half as many copies of `unit` as the output: then the repetition was asked for.
-fn asks_for(reference: &str, unit: &[u64], copies: usize, hashes: impl Fn(&[Token]) -> Vec<u64>) -> bool {
-    copies_in(reference, unit, hashes) * 2 >= copies
-}
-
 /// Non-overlapping occurrences of `unit` in any rotation: a loop may be cut anywhere.
-fn copies_in(reference: &str, unit: &[u64], hashes: impl Fn(&[Token]) -> Vec<u64>) -> usize {
-    let reference = hashes(&tokens(reference));
+fn copies_in(reference: &Reference<'_>, unit: &[u64], hashes: impl Fn(&[Token]) -> Vec<u64>) -> usize {
+    let reference = hashes(&reference.tokens);
     // Occurrences of one rotation differ from those of another by one at most, so the first is as good as any.
     let mut joined: Vec<u64> = unit.to_vec();
     // Separator: cannot be a hash of a token, masked or not, but for a chance of 2^-64.
@@ -368,10 +366,11 @@ fn shown(read: &str, unit: &[Token]) -> String {
 }
 
 /// A loop inside one long word, as in `lalalala…` or `010101…`: invisible to tokens.
-fn inner_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+fn inner_loop(reading: &Reading<'_>) -> Option<Place> {
     const MIN_CHARS: usize = 48;
     // The longest period looked for times the copies, and more than any word or number that is one.
     const MAX_CHARS: usize = 4096;
+    let (read, tokens) = (reading.text, reading.tokens());
     let token = tokens.iter().rev().take(MAX_TAIL_TOKENS + 1).find(|token| token.end - token.start >= MIN_CHARS)?;
     let text = token.text(read);
     let text = &text[text.ceil_char_boundary(text.len().saturating_sub(MAX_CHARS))..];
@@ -379,7 +378,7 @@ fn inner_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Pla
     let letters: Vec<char> = chars.iter().map(|(_, c)| *c).collect();
     let period = suffix_period(&letters, 0, |period| period.covered >= MIN_CHARS)?;
     let start = token.end - text.len() + chars[chars.len() - period.covered].0;
-    if context.references().any(|reference| reference.contains(&read[start..token.end])) {
+    if reading.context.references().any(|reference| reference.contains(&read[start..token.end])) {
         return None;
     }
     let unit: String = letters[letters.len() - period.covered..][..period.unit].iter().take(40).collect();
@@ -389,8 +388,11 @@ fn inner_loop(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Pla
 }
 
 /// A loop with a counter that goes on past what was expected. Without a reference nobody knows how far it should go.
-fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token], weights: &Weights) -> Option<Place> {
-    context.reference()?;
+fn counted_loop(reading: &Reading<'_>, weights: &Weights) -> Option<Place> {
+    if !reading.context.has_measure() {
+        return None;
+    }
+    let (read, tokens) = (reading.text, reading.tokens());
     let masked = digit_masked(tokens);
     let period = suffix_period(&masked, MAX_TAIL_TOKENS, |period| {
         period.copies() >= MIN_COUNTED_COPIES && weights.covered(period) >= MIN_COVERED_TOKENS
@@ -403,9 +405,10 @@ fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token], weights: &W
         return None;
     }
     let masked_unit = digit_masked(unit);
-    let expected = context.references().map(|reference| copies_in(reference, &masked_unit, digit_masked)).max()?;
+    let expected =
+        reading.references().iter().map(|reference| copies_in(reference, &masked_unit, digit_masked)).max()?;
     // Lists of bare numbers are data; they are loops only beyond the size of what was asked.
-    let longest = context.references().map(|reference| self::tokens(reference).len()).max()?;
+    let longest = reading.references().iter().map(|reference| reference.tokens.len()).max()?;
     let allowed = if has_words { expected + expected / 4 + 1 } else { expected.max(longest) + 1 };
     (copies > allowed).then(|| {
         Place::new(read, looped[0].start, looped[looped.len() - 1].end, |share| {
@@ -419,12 +422,13 @@ fn counted_loop(context: &Context<'_>, read: &str, tokens: &[Token], weights: &W
 }
 
 /// Units that stand twice in a row, over a large part of the words.
-fn doubling(context: &Context<'_>, read: &str, tokens: &[Token]) -> Option<Place> {
+fn doubling(reading: &Reading<'_>) -> Option<Place> {
+    let (read, tokens) = (reading.text, reading.tokens());
     let found = doubled(read, tokens).or_else(|| {
         let tail = tokens.len().saturating_sub(DOUBLING_TAIL);
         (tail > 0).then(|| doubled(read, &tokens[tail..])).flatten()
     })?;
-    if context.references().any(|reference| doubled(reference, &self::tokens(reference)).is_some()) {
+    if reading.references().iter().any(|reference| doubled(reference.text, &reference.tokens).is_some()) {
         return None;
     }
     let share = found.share * 100.0;
@@ -448,12 +452,16 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
     let mut squares = 0;
     let mut covered = 0;
     let (mut first, mut last) = (None, 0);
+    let (mut in_a_row, mut longest) = (0, 0);
     let mut at = 0;
     while at < tokens.len() {
         let Some(unit) = (1..=MAX_DOUBLED_UNIT).find(|&unit| is_square(read, tokens, at, unit)) else {
             at += 1;
+            in_a_row = 0;
             continue;
         };
+        in_a_row += 1;
+        longest = longest.max(in_a_row);
         squares += 1;
         covered += 2 * unit;
         last = at + 2 * unit - 1;
@@ -462,6 +470,10 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
     }
     let share = covered as f64 / words.max(1) as f64;
     let (start, unit) = first?;
+    // Chinese doubles two characters in a word of four, but not a whole phrase.
+    if tokens[start].kind == Kind::Ideograph && longest < MIN_IDEOGRAPHS_IN_A_ROW {
+        return None;
+    }
     (squares >= MIN_DOUBLES && share >= MIN_DOUBLED_SHARE).then(|| Doubled {
         squares,
         share: share.min(1.0),
@@ -482,14 +494,19 @@ fn is_square(read: &str, tokens: &[Token], at: usize, unit: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detectors::Context;
     use crate::sample::FinishReason;
+
+    fn detect(context: &Context<'_>) -> Option<Finding> {
+        super::detect(&Reading::of(context))
+    }
 
     fn found(output: &str) -> Option<Finding> {
         detect(&Context::of(output))
     }
 
     fn found_against(output: &str, expected: &str) -> Option<Finding> {
-        detect(&Context { expected: Some(expected), ..Context::of(output) })
+        detect(&Context { expected: &[expected], ..Context::of(output) })
     }
 
     /// Without a period, unlike squares and products modulo a number.

@@ -5,6 +5,8 @@
 //! something left open, prose that ends in mid-sentence. A short right answer is right.
 
 use crate::detectors::Context;
+use crate::detectors::content::{content_of, share_in};
+use crate::detectors::reading::{Reading, Reference};
 use crate::detectors::tokens::{Kind, Token, tokens};
 use crate::sample::{Finding, FindingKind};
 
@@ -26,7 +28,8 @@ const MAX_OPEN: usize = 1024;
 /// Only this much of the end is read for its form: 128K tokens of any language take less than 2 MiB.
 const MAX_READ_BYTES: usize = 4 << 20;
 
-pub(super) fn detect(context: &Context<'_>) -> Option<Finding> {
+pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
+    let context = reading.context;
     if context.is_as_expected() {
         return None;
     }
@@ -34,10 +37,12 @@ pub(super) fn detect(context: &Context<'_>) -> Option<Finding> {
     if text.is_empty() {
         return Some(finding(1.0, 0, context.output.len(), "nothing was answered".into()));
     }
-    if context.expected.is_some_and(|expected| starts_with_answer(text, expected)) {
+    if context.expected.iter().any(|expected| starts_with_answer(text, expected)) {
         return None;
     }
-    against_reference(context, text).or_else(|| left_open(context, text)).or_else(|| in_mid_sentence(context, text))
+    let mut held = reading.measures().iter().map(|measure| against_reference(reading, text, measure));
+    let by_reference = held.next().flatten().filter(|_| held.all(|found| found.is_some()));
+    by_reference.or_else(|| left_open(context, text)).or_else(|| in_mid_sentence(context, text))
 }
 
 fn finding(severity: f64, start: usize, end: usize, evidence: String) -> Finding {
@@ -51,8 +56,8 @@ fn starts_with_answer(text: &str, expected: &str) -> bool {
     rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
 
-fn against_reference(context: &Context<'_>, text: &str) -> Option<Finding> {
-    let reference = context.reference()?.trim();
+fn against_reference(reading: &Reading<'_>, text: &str, measure: &Reference<'_>) -> Option<Finding> {
+    let reference = measure.text.trim();
     if text.len() > reference.len().saturating_mul(2) {
         return None;
     }
@@ -63,16 +68,42 @@ fn against_reference(context: &Context<'_>, text: &str) -> Option<Finding> {
     if is_broken_off(text, &given, reference, &wanted) {
         return says(missing, format!("breaks off after {} of {} tokens", given.len(), wanted.len()));
     }
+    if is_cut_value(text.trim_start(), reference) {
+        return says(1.0 - text.len() as f64 / reference.len() as f64, "breaks off inside a value".into());
+    }
     if let Some((there, asked)) = items_missing_at_end(text, reference) {
         let share = there as f64 / asked as f64;
         return says(1.0 - share, format!("ends after {there} of {asked} items"));
     }
-    let long = if context.expected.is_some() { MIN_LONG_TOKENS } else { MIN_LONG_BASELINE_TOKENS };
-    if wanted.len() >= long && given.len() * 2 < wanted.len() {
-        let whose = if context.expected.is_some() { "expected" } else { "the baseline's" };
+    let has_expected = !reading.context.expected.is_empty();
+    let long = if has_expected { MIN_LONG_TOKENS } else { MIN_LONG_BASELINE_TOKENS };
+    if wanted.len() >= long && given.len() * 2 < wanted.len() && is_about(text, &given, reference, &wanted) {
+        let whose = if has_expected { "expected" } else { "the baseline's" };
         return says(missing, format!("{} tokens, {whose} are {}", given.len(), wanted.len()));
     }
     None
+}
+
+/// A few words of anything, or a text on the same subject and, where that is data, in its form: prose about something else is
+/// another answer, not a short one.
+fn is_about(text: &str, given: &[Token], reference: &str, wanted: &[Token]) -> bool {
+    const MIN_SHARED: f64 = 0.3;
+    if given.len() <= 4 {
+        return true;
+    }
+    let is_data = |text: &str| text.trim_start().starts_with(['{', '[']);
+    let shared = share_in(&content_of(text, given), &content_of(reference, wanted));
+    shared >= MIN_SHARED && is_data(text) == is_data(reference)
+}
+
+/// One value that ends before the expected one does, inside a word or number.
+fn is_cut_value(text: &str, reference: &str) -> bool {
+    const MIN_CHARS: usize = 2;
+    let rest = reference.strip_prefix(text).unwrap_or_default();
+    text.chars().count() >= MIN_CHARS
+        && !reference.contains(char::is_whitespace)
+        && rest.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
 }
 
 /// The output is a start of the reference; its last word may be cut.
@@ -118,7 +149,7 @@ fn left_open(context: &Context<'_>, text: &str) -> Option<Finding> {
     let from = text.ceil_char_boundary(text.len().saturating_sub(MAX_READ_BYTES));
     // A part of a text may begin inside a string or fence: then only its end can be judged, as prose is.
     let open = if from == 0 { first_open(text)? } else { return None };
-    if context.reference().is_some_and(|reference| first_open(reference).is_some()) {
+    if context.references().any(|reference| first_open(reference).is_some()) {
         return None;
     }
     let share = (text.len() - open.at) as f64 / text.len() as f64;
@@ -237,11 +268,11 @@ fn ends_sentence(text: &str) -> bool {
 
 /// Prose whose last line ends in a word or a comma, where the sentences before it end as sentences do.
 fn in_mid_sentence(context: &Context<'_>, text: &str) -> Option<Finding> {
-    if let Some(reference) = context.reference() {
-        let reaches_the_end = text.len() >= reference.trim().len();
-        if (context.expected.is_some() && reaches_the_end) || !ends_sentence(reference) {
-            return None;
-        }
+    let has_expected = !context.expected.is_empty();
+    let is_as_whole =
+        |reference: &str| (has_expected && text.len() >= reference.trim().len()) || !ends_sentence(reference);
+    if context.measures().any(is_as_whole) {
+        return None;
     }
     let from = text.rfind('\n').map_or(0, |at| at + 1);
     let line = &text[text.ceil_char_boundary(from.max(text.len().saturating_sub(MAX_READ_BYTES)))..];
@@ -251,7 +282,7 @@ fn in_mid_sentence(context: &Context<'_>, text: &str) -> Option<Finding> {
     let stops_on_comma = line.ends_with([',', '，', '、', '-', '–', '—']);
     let stops_on_word = line.ends_with(char::is_alphanumeric);
     let earlier = text.matches(['.', '!', '?', '。', '！', '？']).take(2).count();
-    let proven = context.hit_limit() || earlier >= 2;
+    let proven = context.hit_limit() || earlier >= 2 || stops_on_joint(line);
     if !(stops_on_comma || (stops_on_word && proven)) {
         return None;
     }
@@ -259,6 +290,14 @@ fn in_mid_sentence(context: &Context<'_>, text: &str) -> Option<Finding> {
     let start = text.len() - line[sentence..].trim_start().len();
     let tail: String = line.chars().rev().take(24).collect::<Vec<_>>().into_iter().rev().collect();
     Some(finding(0.5, start, text.len(), format!("ends in mid-sentence: `…{tail}`")))
+}
+
+/// The last word asks for another one.
+fn stops_on_joint(line: &str) -> bool {
+    const JOINTS: &str = " the a an of and or to with in for by from that which is was were are his her their its at on as than \
+        but because into about le la les des du et der die das und mit el los de y que ";
+    let last = line.split_whitespace().next_back().unwrap_or_default();
+    JOINTS.contains(&format!(" {last} ")) || line.ends_with(['的', '和', '在', '是', '把', '与', '对', '为'])
 }
 
 /// Not a list item, table row, heading, quotation or line of code.
@@ -283,12 +322,16 @@ mod tests {
     use super::*;
     use crate::sample::FinishReason;
 
+    fn detect(context: &Context<'_>) -> Option<Finding> {
+        super::detect(&Reading::of(context))
+    }
+
     fn found(output: &str) -> Option<Finding> {
         detect(&Context::of(output))
     }
 
     fn against(output: &str, expected: &str) -> Option<Finding> {
-        detect(&Context { expected: Some(expected), ..Context::of(output) })
+        detect(&Context { expected: &[expected], ..Context::of(output) })
     }
 
     const CODES: &str = "K7-AMBER\nQ2-BIRCH\nZ9-CORAL\nB4-DELTA\nM1-EMBER\nX5-FJORD";
@@ -335,7 +378,7 @@ mod tests {
         let prose = "The office closed early. Two clerks kept the ledger. On the third day the harbour master came and";
         assert!(found(prose).unwrap().evidence.ends_with("harbour master came and`"));
         assert!(found("On the third day the harbour master came and asked for the ledger,").is_some());
-        let one = "On the third day the harbour master came and asked for";
+        let one = "On the third day the harbour master came and asked";
         assert_eq!(found(one), None, "a title may look like this");
         assert!(detect(&Context { finish_reason: FinishReason::Length, ..Context::of(one) }).is_some());
         assert!(found("港口很早就关门了。两名职员轮流记帐。第三天港务长来到办公室里想要看一看那本旧").is_some());
@@ -370,7 +413,7 @@ mod tests {
     #[test]
     fn the_limit_is_no_evidence_after_a_right_answer() {
         let context = Context {
-            expected: Some("4829173"),
+            expected: &["4829173"],
             finish_reason: FinishReason::Length,
             output_tokens: Some(32),
             max_output_tokens: Some(32),

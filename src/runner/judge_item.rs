@@ -78,9 +78,14 @@ fn findings(item: &Item, completion: &Completion) -> Vec<Finding> {
     let is_conversation = !item.follow_ups.is_empty();
     let mut findings = Vec::new();
     for (turn, (text, expected)) in texts(completion).zip(expected).enumerate() {
+        let answers = [expected.answer.as_str()];
         let mut context = detectors::Context {
             output: text,
-            expected: Some(&expected.answer),
+            expected: &answers,
+            task: Some(&item.task),
+            language: Some(item.language),
+            language_code: None,
+            prompt: item.messages.last().map(|message| message.content.as_str()),
             finish_reason: completion.finish_reason,
             output_tokens: Some(completion.output_tokens),
             max_output_tokens: Some(item.max_output_tokens),

@@ -4,6 +4,8 @@
 mod cli;
 // Conversations, thinking and several groups at once on a tiny model.
 mod dialogue;
+// Outputs with known faults, and whole ones.
+mod detectors;
 // Models, prefill, decode, forks, threads and chunks against recorded numbers.
 mod engine;
 // Error rates of the gate by simulation.

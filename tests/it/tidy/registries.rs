@@ -29,7 +29,12 @@ const REGISTRIES: &[Registry] = &[
         slice: "SCORERS",
         shared: &["answer_json", "answer_text", "answer_values", "record_matching"],
     },
-    Registry { folder: "detectors", registry: "detectors/mod.rs", slice: "DETECTORS", shared: &["tokens"] },
+    Registry {
+        folder: "detectors",
+        registry: "detectors/mod.rs",
+        slice: "DETECTORS",
+        shared: &["content", "form", "reading", "restating", "tokens", "tongue"],
+    },
     Registry {
         folder: "engine/kv_cache",
         registry: "engine/kv_cache/codec.rs",

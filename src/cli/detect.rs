@@ -1,0 +1,225 @@
+//! `kvgauge detect`: the detectors on outputs that anybody wrote down, one JSON object a line.
+//!
+//! A bad line never hides the good ones: it is named on standard error and the exit code says so at the end.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+
+use kvgauge::detectors::{self, Context};
+use kvgauge::hint::Hint;
+use kvgauge::sample::{Finding, FinishReason, Language};
+use serde::{Deserialize, Serialize};
+
+use crate::args::DetectArgs;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::{output, table};
+
+/// An output of 128K tokens with its prompt takes less than 4 MiB; this leaves room for both and for escapes.
+const MAX_LINE_BYTES: usize = 64 << 20;
+/// Labels and verdicts of a confusion table; more columns are no table.
+const MAX_LABELS: usize = 64;
+
+/// Why outputs were not judged.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DetectError {
+    #[error("`{}` cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{bad} of {all} lines could not be judged; the others were")]
+    BadLines { bad: usize, all: usize },
+}
+
+impl Hint for DetectError {
+    fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Read { .. } => Vec::new(),
+            Self::BadLines { .. } => {
+                vec!["a line is {\"id\": \"a\", \"output\": \"…\", \"expected\": \"…\"}; all but `output` may be left out".into()]
+            }
+        }
+    }
+}
+
+/// A line of input; what it does not name is ignored.
+#[derive(Deserialize)]
+struct Line {
+    #[serde(default)]
+    id: serde_json::Value,
+    output: String,
+    #[serde(default)]
+    expected: Option<OneOrMany>,
+    #[serde(default)]
+    task: Option<String>,
+    #[serde(default)]
+    lang: Option<String>,
+    #[serde(default)]
+    finish_reason: Option<String>,
+    #[serde(default)]
+    max_tokens: Option<u32>,
+    #[serde(default)]
+    output_tokens: Option<u32>,
+    #[serde(default)]
+    baseline_output: Option<String>,
+    #[serde(default)]
+    prompt: Option<String>,
+    #[serde(default)]
+    label: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string or an array of strings")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// A line of output.
+#[derive(Serialize)]
+struct Judgement<'a> {
+    id: &'a serde_json::Value,
+    verdict: &'static str,
+    findings: &'a [Finding],
+}
+
+/// Label → verdict → lines.
+type Confusion = BTreeMap<String, BTreeMap<&'static str, usize>>;
+
+pub(crate) fn execute(args: &DetectArgs) -> Result<Exit, Failure> {
+    let mut confusion = Confusion::new();
+    let (mut bad, mut all) = (0, 0);
+    for path in &args.files {
+        let failed = |source| DetectError::Read { path: path.clone(), source };
+        let mut input: Box<dyn BufRead> = if path == Path::new("-") {
+            Box::new(io::stdin().lock())
+        } else {
+            Box::new(BufReader::new(File::open(path).map_err(failed)?))
+        };
+        let mut number = 0;
+        while let Some(bytes) = next_line(&mut input).map_err(failed)? {
+            number += 1;
+            if matches!(&bytes, Ok(bytes) if bytes.trim_ascii().is_empty()) {
+                continue;
+            }
+            all += 1;
+            match bytes.and_then(|bytes| parse(&bytes)) {
+                Ok(line) => judge(&line, args, &mut confusion)?,
+                Err(problem) => {
+                    bad += 1;
+                    output::note(&format!("{}:{number}: {problem}", path.display()));
+                }
+            }
+        }
+    }
+    if args.confusion {
+        output::print(&confusion_table(&confusion))?;
+    }
+    if bad > 0 {
+        return Err(DetectError::BadLines { bad, all }.into());
+    }
+    Ok(Exit::Success)
+}
+
+/// The next line without its end, or what is wrong with it; a line over the limit is skipped to its end.
+fn next_line(input: &mut dyn BufRead) -> io::Result<Option<Result<Vec<u8>, String>>> {
+    let mut bytes = Vec::new();
+    let mut limited = (&mut *input).take(MAX_LINE_BYTES as u64 + 1);
+    if limited.read_until(b'\n', &mut bytes)? == 0 {
+        return Ok(None);
+    }
+    if bytes.len() <= MAX_LINE_BYTES || bytes.ends_with(b"\n") {
+        return Ok(Some(Ok(bytes)));
+    }
+    input.skip_until(b'\n')?;
+    Ok(Some(Err(format!("the line is longer than {MAX_LINE_BYTES} bytes"))))
+}
+
+fn parse(bytes: &[u8]) -> Result<Line, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| format!("no UTF-8 from byte {} on", error.valid_up_to()))?;
+    serde_json::from_str(text).map_err(|error| format!("column {}: {}", error.column(), reason(&error)))
+}
+
+/// serde's words without its own line number, which is always 1.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or(&text).to_string()
+}
+
+fn judge(line: &Line, args: &DetectArgs, confusion: &mut Confusion) -> Result<(), Failure> {
+    let expected: Vec<&str> = match &line.expected {
+        None => Vec::new(),
+        Some(OneOrMany::One(one)) => vec![one],
+        Some(OneOrMany::Many(many)) => many.iter().map(String::as_str).collect(),
+    };
+    let findings = detectors::detect_all(&Context {
+        output: &line.output,
+        expected: &expected,
+        task: line.task.as_deref(),
+        language: line.lang.as_deref().and_then(language),
+        language_code: line.lang.as_deref(),
+        prompt: line.prompt.as_deref(),
+        finish_reason: finish_reason(line.finish_reason.as_deref()),
+        output_tokens: line.output_tokens,
+        max_output_tokens: line.max_tokens,
+        baseline: line.baseline_output.as_deref(),
+    });
+    let verdict = findings.first().map_or("ok", |finding| finding.kind.name());
+    if let Some(label) =
+        line.label.as_ref().filter(|label| confusion.len() < MAX_LABELS || confusion.contains_key(*label))
+    {
+        *confusion.entry(label.clone()).or_default().entry(verdict).or_default() += 1;
+    }
+    if args.json || !args.confusion {
+        let judgement = Judgement { id: &line.id, verdict, findings: &findings };
+        if args.json {
+            output::print(&format!("{}\n", serde_json::to_string(&judgement).map_err(Failure::Json)?))?;
+        } else {
+            output::print(&shown(&judgement))?;
+        }
+    }
+    Ok(())
+}
+
+fn language(tag: &str) -> Option<Language> {
+    match tag {
+        "en" => Some(Language::En),
+        "zh" => Some(Language::Zh),
+        _ => None,
+    }
+}
+
+fn finish_reason(name: Option<&str>) -> FinishReason {
+    match name {
+        Some("stop" | "eos" | "end_turn") => FinishReason::Stop,
+        Some("length" | "max_tokens") => FinishReason::Length,
+        Some("content_filter") => FinishReason::ContentFilter,
+        _ => FinishReason::Unknown,
+    }
+}
+
+/// One line per output, one more per symptom.
+fn shown(judgement: &Judgement<'_>) -> String {
+    let id = judgement.id.as_str().map_or_else(|| judgement.id.to_string(), String::from);
+    let mut text = format!("{id}: {}\n", judgement.verdict);
+    for finding in judgement.findings {
+        text += &format!("  {} at {}..{}: {}\n", finding.kind.name(), finding.start, finding.end, finding.evidence);
+    }
+    text
+}
+
+/// Rows are labels, columns are verdicts.
+fn confusion_table(confusion: &Confusion) -> String {
+    let mut verdicts: Vec<&str> = confusion.values().flat_map(|row| row.keys().copied()).collect();
+    verdicts.sort_unstable();
+    verdicts.dedup();
+    let mut header = vec!["label".to_string()];
+    header.extend(verdicts.iter().map(|verdict| (*verdict).to_string()));
+    let mut rows = table::empty(header);
+    for (label, counts) in confusion {
+        let mut row = vec![label.clone()];
+        row.extend(verdicts.iter().map(|verdict| counts.get(verdict).copied().unwrap_or(0).to_string()));
+        rows.add_row(row);
+    }
+    table::finished(rows)
+}

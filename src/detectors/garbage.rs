@@ -1,0 +1,541 @@
+//! Text that is none: broken characters, tokens of the template, bytes read in the wrong encoding, pieces of many scripts,
+//! words that no language has.
+//!
+//! High entropy is no garbage: hex, codes and numbers may be what was asked for, so only words are judged as words. What a
+//! reference or the prompt contains is nobody's damage, and markup quoted as code is about tokens, not a token.
+
+use crate::detectors::reading::Reading;
+use crate::detectors::tokens::{Kind, Token};
+use crate::detectors::tongue::{Tongue, function_word};
+use crate::sample::{Finding, FindingKind};
+
+pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
+    if reading.context.is_as_expected() {
+        return None;
+    }
+    let found = broken_characters(reading)
+        .or_else(|| leaked_tokens(reading))
+        .or_else(|| mojibake(reading))
+        .or_else(|| script_soup(reading))
+        .or_else(|| mark_soup(reading))
+        .or_else(|| non_words(reading))?;
+    Some(Finding {
+        kind: FindingKind::Garbage,
+        severity: found.severity.clamp(0.0, 1.0),
+        start: reading.from + found.start,
+        end: reading.from + found.end,
+        evidence: found.evidence,
+    })
+}
+
+struct Seen {
+    severity: f64,
+    start: usize,
+    end: usize,
+    evidence: String,
+}
+
+/// Whether a reference or the prompt has this very text.
+fn is_known(reading: &Reading<'_>, piece: &str) -> bool {
+    reading.references().iter().chain(reading.prompt()).any(|known| known.text.contains(piece))
+}
+
+/// Replacement and control characters, private use, invisible characters, piles of accents.
+fn broken_characters(reading: &Reading<'_>) -> Option<Seen> {
+    let text = reading.text;
+    let (mut count, mut first, mut last, mut piled) = (0, None, 0, 0);
+    let mut named = '\0';
+    for (at, c) in text.char_indices() {
+        if c < '\u{7f}' && c >= ' ' || matches!(c, '\n' | '\t' | '\r') {
+            piled = 0;
+            continue;
+        }
+        piled = if matches!(c, '\u{300}'..='\u{36f}' | '\u{489}') { piled + 1 } else { 0 };
+        let is_cut = c == '\u{fffd}' && text[at..].trim_end_matches('\u{fffd}').trim().is_empty() && count == 0;
+        let is_broken = piled >= 3
+            || matches!(c,
+                '\u{fffd}' | '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{fffb}'
+                    | '\u{fffe}'..='\u{ffff}' | '\u{200b}' | '\u{2060}'..='\u{206f}' | '\u{f0000}'..='\u{10ffff}');
+        // Generation may stop inside a character.
+        if !is_broken || (is_cut && reading.context.hit_limit()) {
+            continue;
+        }
+        count += 1;
+        last = at + c.len_utf8();
+        first.get_or_insert(at);
+        named = c;
+    }
+    let start = first?;
+    // A zero-width space by itself is typography.
+    if (named == '\u{200b}' && count < 3)
+        || is_known(reading, &text[start..start + text[start..].chars().next()?.len_utf8()])
+    {
+        return None;
+    }
+    let evidence = format!("{count} broken characters, such as U+{:04X}", u32::from(named));
+    Some(Seen { severity: (last - start) as f64 / text.len() as f64, start, end: last, evidence })
+}
+
+/// Tokens of chat templates and vocabularies that are not part of any text.
+const LEAKED: &[&str] = &[
+    "</s>",
+    "<s>",
+    "[INST]",
+    "[/INST]",
+    "<<SYS>>",
+    "<</SYS>>",
+    "<unk>",
+    "<pad>",
+    "<bos>",
+    "<eos>",
+    "<mask>",
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "[BOS]",
+    "[EOS]",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "<start_of_image>",
+    "<unused",
+    "<extra_id_",
+    "<reserved_",
+    "[control_",
+    "<0x",
+    "<｜",
+    "｜>",
+    "[gMASK]",
+    "<eop>",
+    "<eod>",
+    "<sop>",
+    "<|",
+    "|>",
+    "[TOOL_CALLS]",
+    "<end_of_utterance>",
+    "<image>",
+    "<EOT>",
+    "<EOS>",
+    "<BOS>",
+    "<PAD>",
+    "锟斤拷",
+    "烫烫烫",
+    "屯屯屯",
+];
+
+fn leaked_tokens(reading: &Reading<'_>) -> Option<Seen> {
+    let text = reading.text;
+    let seen = |start: usize, piece: &str, end: usize| {
+        let shown: String = text[start..].chars().take(24).collect();
+        (!is_known(reading, piece)).then(|| Seen {
+            severity: 0.5,
+            start,
+            end,
+            evidence: format!("leaked token `{}`", shown.split_whitespace().next().unwrap_or(piece)),
+        })
+    };
+    let brackets = text.char_indices().filter(|(_, c)| matches!(c, '<' | '[' | '|' | '｜' | '锟' | '烫' | '屯'));
+    for (at, _) in brackets {
+        let Some(leaked) = LEAKED.iter().find(|leaked| text[at..].starts_with(**leaked)) else { continue };
+        if is_quoted_code(text, at) || !is_token(text, at, leaked) {
+            continue;
+        }
+        if let Some(seen) = seen(at, leaked, at + leaked.len()) {
+            return Some(seen);
+        }
+    }
+    word_piece_marks(reading)
+}
+
+/// `<|` opens a name and `|>` closes one; `<s>` strikes out where it is closed.
+fn is_token(text: &str, at: usize, leaked: &str) -> bool {
+    let rest = &text[at + leaked.len()..];
+    match leaked {
+        "<|" => {
+            let name = rest.trim_start_matches(|c: char| c.is_alphanumeric() || "_-▁ ".contains(c));
+            let length = rest.len() - name.len();
+            (1..=40).contains(&length) && name.starts_with("|>") || (length > 1 && name.is_empty())
+        }
+        // Its opening half was looked at before; alone it is an operator of some languages.
+        "|>" => false,
+        "<s>" | "</s>" => text.matches("<s>").count() != text.matches("</s>").count() || !text.contains("<s>"),
+        "<0x" => {
+            rest.len() >= 3 && rest.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit) && rest.as_bytes()[2] == b'>'
+        }
+        _ => true,
+    }
+}
+
+/// Between backticks on its line, or in a fenced block, or between quotation marks.
+fn is_quoted_code(text: &str, at: usize) -> bool {
+    let line_start = text[..at].rfind('\n').map_or(0, |at| at + 1);
+    let before = &text[line_start..at];
+    let after = text[at..].lines().next().unwrap_or_default();
+    let is_between = |mark: char| before.matches(mark).count() % 2 == 1 && after.contains(mark);
+    let is_fenced = || text[..line_start].matches("```").count() % 2 == 1;
+    is_between('`')
+        || is_between('"')
+        || (before.ends_with(['\'', '‘', '“']) && after.contains(['\'', '’', '”']))
+        || is_fenced()
+}
+
+/// Marks with which vocabularies write blanks and joints: `Ġ`, `▁`, `##`.
+fn word_piece_marks(reading: &Reading<'_>) -> Option<Seen> {
+    let text = reading.text;
+    let blanks = |mark: char| {
+        let of = |(at, _): (usize, &str)| text[at + mark.len_utf8()..].starts_with(char::is_alphanumeric);
+        text.match_indices(mark).filter(|found| of(*found)).take(3).map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    let joints = || {
+        let is_joint = |at: usize| {
+            text[at + 2..].starts_with(|c: char| c.is_ascii_lowercase()) && (at == 0 || text[..at].ends_with(' '))
+        };
+        text.match_indices("##").filter(|(at, _)| is_joint(*at)).take(3).map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    let found = [(blanks('Ġ'), 2, "Ġ"), (blanks('▁'), 2, "▁"), (blanks('Ċ'), 2, "Ċ"), (joints(), 2, "##")];
+    let (places, _, mark) = found.into_iter().find(|(places, least, _)| places.len() >= *least)?;
+    (!is_known(reading, mark)).then(|| Seen {
+        severity: 0.8,
+        start: places[0],
+        end: text.len(),
+        evidence: format!("blanks and joints of a vocabulary, `{mark}`"),
+    })
+}
+
+/// UTF-8 read as Windows-1252, CP1251 or GBK.
+fn mojibake(reading: &Reading<'_>) -> Option<Seen> {
+    let text = reading.text;
+    let mut found: Option<(usize, usize)> = None;
+    let (mut short, mut weight) = (0, 0);
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        if c < '\u{80}' {
+            continue;
+        }
+        let Some(length) = read_as_latin(&text[at..]) else { continue };
+        let end = at + text[at..].chars().take(length).map(char::len_utf8).sum::<usize>();
+        if is_known(reading, &text[at..end]) {
+            continue;
+        }
+        short += usize::from(length == 2 && !matches!(c, 'Ã' | 'Â'));
+        weight += if length > 2 || matches!(c, 'Ã' | 'Â') { 2 } else { 1 };
+        found = Some((found.map_or(at, |(start, _)| start), end));
+        for _ in 1..length {
+            chars.next();
+        }
+    }
+    let seen = |start: usize, end: usize, evidence: String| {
+        Some(Seen { severity: (end - start) as f64 / text.len() as f64, start, end, evidence })
+    };
+    if let Some((start, end)) = found
+        && weight >= 2
+        && (weight > short || short >= 2)
+    {
+        let shown: String = text[start..].chars().take(8).collect();
+        return seen(start, end, format!("UTF-8 read as another encoding: `{shown}`"));
+    }
+    let (pairs, letters) = (cyrillic_pairs(text), text.chars().filter(|c| matches!(c, '\u{400}'..='\u{4ff}')).count());
+    if pairs >= 4 && pairs * 4 >= letters {
+        return seen(0, text.len(), "UTF-8 read as a Cyrillic encoding".into());
+    }
+    let (marks, han) = gbk_marks(text);
+    (marks >= 3 && marks * 6 >= han).then(|| seen(0, text.len(), "UTF-8 read as a Chinese encoding".into())).flatten()
+}
+
+/// Characters that make one character of UTF-8 when taken as bytes of Windows-1252, at least two.
+fn read_as_latin(text: &str) -> Option<usize> {
+    let mut bytes = text.chars().take(4).map_while(windows_1252);
+    let first = bytes.next()?;
+    let length = match first {
+        0xc2..=0xdf => 2,
+        0xe0..=0xef => 3,
+        0xf0..=0xf4 => 4,
+        _ => return None,
+    };
+    let rest: Vec<u8> = bytes.take(length - 1).collect();
+    (rest.len() == length - 1 && rest.iter().all(|byte| (0x80..0xc0).contains(byte))).then_some(length)
+}
+
+/// The byte of a character in Windows-1252, above ASCII.
+fn windows_1252(c: char) -> Option<u8> {
+    const UPPER: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
+    match c {
+        '\u{80}'..='\u{ff}' => Some(c as u8),
+        _ => UPPER.chars().position(|upper| upper == c).map(|at| 0x80 + at as u8),
+    }
+}
+
+/// `Р` or `С` before a character that no Russian word has there.
+fn cyrillic_pairs(text: &str) -> usize {
+    let mut before = ' ';
+    let mut pairs = 0;
+    for c in text.chars() {
+        let is_odd = !c.is_ascii() && !matches!(c, '\u{410}'..='\u{44f}') || matches!(c, 'Р' | 'С');
+        pairs += usize::from(matches!(before, 'Р' | 'С') && (is_odd || c == '°' || c == '±'));
+        before = c;
+    }
+    pairs
+}
+
+/// Ideographs that common ones turn into, and all ideographs.
+fn gbk_marks(text: &str) -> (usize, usize) {
+    const MARKS: &str = "鐨勶紝銆涓鏄浜鍦锛鍙鏈浠鎴瀛鍚鍒璇鍥鏂鎬绗鍏闂鍟馃鈥滄枃浣犲屼笘鐣";
+    let (mut marks, mut han) = (0, 0);
+    for c in text.chars().filter(|c| matches!(c, '\u{3400}'..='\u{9fff}')) {
+        han += 1;
+        marks += usize::from(MARKS.contains(c));
+    }
+    (marks, han)
+}
+
+/// Three scripts or more in one sentence with nothing between them, or two inside one word.
+fn script_soup(reading: &Reading<'_>) -> Option<Seen> {
+    let (text, tokens) = (reading.text, reading.tokens());
+    let known: Vec<Tongue> =
+        reading.references().iter().chain(reading.prompt()).flat_map(|it| scripts(it.text)).collect();
+    let (mut switches, mut seen) = (0, Vec::<Tongue>::new());
+    let mut before: Option<(Tongue, usize)> = None;
+    let (mut mixed, mut start) = (0, None);
+    for token in tokens {
+        let word = token.text(text);
+        if !token.is_wordlike() {
+            let is_emoji = word.starts_with(|c| matches!(c, '\u{1f000}'..='\u{1faff}'));
+            if !is_emoji && !matches!(word, "." | "-" | "_" | "/" | "\u{fe0f}") {
+                before = None;
+            }
+            continue;
+        }
+        let Some(script) = word.chars().next().and_then(Tongue::of_letter).map(script_of) else { continue };
+        mixed += usize::from(word.len() > 1 && token.kind == Kind::Word && is_mixed(word));
+        let Some((last, end)) = before.replace((script, token.end)) else { continue };
+        if last == script || text[end..token.start].contains('\n') {
+            continue;
+        }
+        switches += 1;
+        start.get_or_insert(end);
+        for script in [last, script] {
+            if !seen.contains(&script) && !known.contains(&script) {
+                seen.push(script);
+            }
+        }
+    }
+    let is_soup = seen.len() + usize::from(known.len() == 1 && !seen.contains(&known[0])) >= 3 && switches >= 3;
+    (is_soup || mixed >= 2).then(|| Seen {
+        severity: 0.8,
+        start: start.unwrap_or(0).min(text.len()),
+        end: text.len(),
+        evidence: format!("{} scripts in one go, {switches} changes, {mixed} words of two scripts", seen.len()),
+    })
+}
+
+fn scripts(text: &str) -> Vec<Tongue> {
+    let mut found: Vec<Tongue> = Vec::new();
+    for script in text.chars().take(20_000).filter_map(Tongue::of_letter).map(script_of) {
+        if !found.contains(&script) {
+            found.push(script);
+        }
+    }
+    found
+}
+
+/// Japanese is written in both.
+fn script_of(tongue: Tongue) -> Tongue {
+    if tongue == Tongue::Japanese { Tongue::Chinese } else { tongue }
+}
+
+/// Letters of Latin and of Cyrillic, Greek or another alphabet in one word, two each at least.
+fn is_mixed(word: &str) -> bool {
+    if word.is_ascii() {
+        return false;
+    }
+    let count =
+        |is: fn(Tongue) -> bool| word.chars().filter_map(Tongue::of_letter).filter(|tongue| is(*tongue)).count();
+    let latin = count(|tongue| matches!(tongue, Tongue::Latin(_)));
+    let others =
+        count(|tongue| !matches!(tongue, Tongue::Latin(_) | Tongue::Chinese | Tongue::Japanese | Tongue::Korean));
+    latin >= 1 && others >= 1 && latin + others >= 4
+}
+
+/// A long row of many different marks without a word between: no code, no table and no face has that.
+fn mark_soup(reading: &Reading<'_>) -> Option<Seen> {
+    const MIN_MARKS: usize = 14;
+    const MIN_KINDS: usize = 7;
+    let (text, tokens) = (reading.text, reading.tokens());
+    let mut at = 0;
+    while at < tokens.len() {
+        let run = tokens[at..].iter().take_while(|token| is_ascii_mark(text, token)).count();
+        if run >= MIN_MARKS {
+            let mut kinds: Vec<u64> = tokens[at..at + run.min(256)].iter().map(|token| token.hash).collect();
+            kinds.sort_unstable();
+            kinds.dedup();
+            let (start, end) = (tokens[at].start, tokens[at + run - 1].end);
+            if kinds.len() >= MIN_KINDS && !is_known(reading, &text[start..end]) {
+                let severity = (end - start) as f64 / text.len() as f64;
+                let evidence = format!("{run} marks of {} kinds in a row", kinds.len());
+                return Some(Seen { severity, start, end, evidence });
+            }
+        }
+        at += run.max(1);
+    }
+    None
+}
+
+fn is_ascii_mark(text: &str, token: &Token) -> bool {
+    token.kind == Kind::Mark && token.text(text).is_ascii()
+}
+
+/// Pairs of letters that begin, end or fill no word of the languages written in Latin letters here, but for names.
+const ODD_PAIRS: &str = "bq bx bz cj cv cx cz dx fq fv fx fz gq gv gx hx hz jb jc jd jf jg jh jk jl jm jn jp jq jr js jt jv jw jx \
+    jy jz kq kx kz lq lx mq mx mz pq pv px pz qa qb qc qd qe qf qg qh qi qj qk ql qm qn qo qp qq qr qs qt qv qw qx qy qz sx tq \
+    vb vc vd vf vg vh vj vk vm vn vp vq vt vv vw vx vz wq wv wx wz xb xd xg xj xk xm xn xq xr xv xw xx xz yq yx zb zc zd zf zg \
+    zj zk zm zn zp zq zr zs zt zv zx";
+
+/// Pieces of words that stand by themselves when a vocabulary is drawn from at random.
+const FRAGMENTS: &str = "ing tion ed er ment ly al ness able ous ive ity est ize ary ism ist ful less ence ance ation tions sion \
+    pre con pro dis ent ant ical ological ized izing ally ement ments ers ings ional ivity eous ighth ough";
+
+/// Words that are none, as a share of those long enough to tell.
+fn non_words(reading: &Reading<'_>) -> Option<Seen> {
+    const MIN_ODD: usize = 4;
+    const MIN_ODD_SHARE: f64 = 0.3;
+    const MAX_WORDS: usize = 200_000;
+    // Half of a long text may be whole: then its end is judged.
+    const TAIL: usize = 40;
+    if let Some(seen) = endless_identifier(reading) {
+        return Some(seen);
+    }
+    let (text, tokens) = (reading.text, reading.tokens());
+    let words =
+        || tokens.iter().enumerate().filter(|(at, token)| token.kind == Kind::Word && is_free(text, tokens, *at));
+    let judge = |words: &[&Token]| {
+        let judged = words.iter().filter(|token| token.end - token.start >= 3 && function_word(token) == 0).count();
+        let odd: Vec<&&Token> = words.iter().filter(|token| is_odd(token.text(text))).collect();
+        let is_many = odd.len() >= MIN_ODD && odd.len() as f64 >= judged as f64 * MIN_ODD_SHARE;
+        let first = odd.iter().find(|token| !is_known(reading, token.text(text)));
+        (is_many && first.is_some()).then(|| Seen {
+            severity: odd.len() as f64 / judged.max(1) as f64,
+            start: odd[0].start,
+            end: odd[odd.len() - 1].end,
+            evidence: format!("{} of {judged} words are none, such as `{}`", odd.len(), odd[0].text(text)),
+        })
+    };
+    let found: Vec<&Token> = words().map(|(_, token)| token).take(MAX_WORDS).collect();
+    judge(&found).or_else(|| judge(&found[found.len().saturating_sub(TAIL)..]))
+}
+
+/// Not a part of a code, an identifier, a path or an address.
+fn is_free(text: &str, tokens: &[Token], at: usize) -> bool {
+    let (start, end) = (tokens[at].start, tokens[at].end);
+    let joins = |c: char| c.is_ascii_digit() || "_-/\\@#&=+%.".contains(c);
+    let before = text[..start].chars().next_back().unwrap_or(' ');
+    let after = text[end..].chars().next().unwrap_or(' ');
+    let dot_ends = after == '.' && !text[end + 1..].starts_with(|c: char| c.is_alphanumeric());
+    !joins(before) && (!joins(after) || dot_ends)
+}
+
+fn is_odd(word: &str) -> bool {
+    if !word.is_ascii() || word.len() < 3 || word.len() > 40 {
+        return word.is_ascii() && word.len() > 40;
+    }
+    let is_fragment = || FRAGMENTS.split_ascii_whitespace().any(|fragment| fragment == word);
+    let bytes = word.as_bytes();
+    // Abbreviations are written in capitals.
+    if bytes[1..].iter().all(u8::is_ascii_uppercase) {
+        return false;
+    }
+    let humps = bytes.windows(2).filter(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase()).count();
+    let pair_is_odd = |pair: &[u8]| {
+        let pair = [pair[0].to_ascii_lowercase(), pair[1].to_ascii_lowercase()];
+        ODD.iter().any(|odd| *odd == pair)
+    };
+    let is_vowel = |byte: &u8| b"aeiouyAEIOUY".contains(byte);
+    let longest = bytes.split(is_vowel).map(<[u8]>::len).max().unwrap_or(0);
+    let has_vowel = bytes.iter().any(is_vowel);
+    (bytes.len() >= 4 && !has_vowel)
+        || longest >= 6
+        || (humps == 0 && bytes.windows(2).any(pair_is_odd))
+        || is_fragment()
+}
+
+/// [`ODD_PAIRS`] as bytes.
+static ODD: std::sync::LazyLock<Vec<[u8; 2]>> = std::sync::LazyLock::new(|| {
+    ODD_PAIRS.split_ascii_whitespace().map(|pair| [pair.as_bytes()[0], pair.as_bytes()[1]]).collect()
+});
+
+/// Half-words joined by underscores that never end.
+fn endless_identifier(reading: &Reading<'_>) -> Option<Seen> {
+    const MIN_CHARS: usize = 60;
+    const MIN_JOINTS: usize = 6;
+    let text = reading.text;
+    let base = text.as_ptr() as usize;
+    let is_identifier = |word: &&str| {
+        word.len() >= MIN_CHARS
+            && word.bytes().filter(|byte| *byte == b'_').count() >= MIN_JOINTS
+            && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let word = text.split_whitespace().find(is_identifier).filter(|word| !is_known(reading, word))?;
+    let start = word.as_ptr() as usize - base;
+    let evidence = format!("a word of {} characters joined by underscores", word.len());
+    Some(Seen { severity: word.len() as f64 / text.len() as f64, start, end: start + word.len(), evidence })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::Context;
+
+    fn found(output: &str) -> Option<String> {
+        detect(&Reading::of(&Context::of(output))).map(|finding| finding.evidence)
+    }
+
+    #[test]
+    fn garbage_of_every_kind_is_found() {
+        let cases = [
+            ("The ledger \u{fffd}\u{fffd} was kept", "broken"),
+            ("The ledger\u{7} was kept", "broken"),
+            ("The code is 4829173<|im_end|>", "leaked"),
+            ("4829173</s>", "leaked"),
+            ("[INST] What is it? [/INST]", "leaked"),
+            ("The<0x0A>ledger", "leaked"),
+            ("<unused12> 4829173", "leaked"),
+            ("ĠTheĠledgerĠwasĠkept", "vocabulary"),
+            ("The led ##ger was ke ##pt by cle ##rks", "vocabulary"),
+            ("The cafÃ© was closed", "encoding"),
+            ("The clerkâ€™s ledger", "encoding"),
+            ("РџСЂРёРІРµС‚ РјРёСЂ", "Cyrillic encoding"),
+            ("浣犲ソ锛屼笘鐣銆", "Chinese encoding"),
+            ("ledger контора 港口 항구 ferry", "scripts"),
+            ("the leдgeр was kepт by clеркs", "scripts"),
+            ("the ledger ;}?/~^%$#@!|\\{ <>", "marks"),
+            ("xqvz the jkwq brfgt plmzx zvtq kept", "none"),
+            ("Well: con_pro_ment_tion_ing_ed_er_al_ly_ness_able_ous_ive_ity_est_ize_ary", "underscores"),
+        ];
+        for (output, part) in cases {
+            let evidence = found(output);
+            assert!(evidence.as_ref().is_some_and(|it| it.contains(part)), "{output}: {evidence:?}");
+        }
+    }
+
+    #[test]
+    fn odd_but_whole_text_is_left_alone() {
+        let outputs = [
+            "9f86d081884c7d659a2feaa0c55ad015",
+            "K7-QXZV\nB4-WVTQ",
+            "The template ends a turn with `<|im_end|>` and begins one with `[INST]`.",
+            "Hello, Привет, 你好, こんにちは, 안녕하세요",
+            "Ich hätte gern ein Stück Käse – für 3 €.",
+            "L'été à Genève, où «tout» coûte très cher.",
+            "我们用API接口和JSON格式。",
+            "for (i = 0; i < n; i++) { a[i] = b[i] ^ (c[i] << 2); }",
+            "The NFL, NBC, HTML, XML and WWW are abbreviations; rhythm and nymphs are words.",
+            "😀😃😄 👍🏽 👨‍👩‍👧",
+            "E = mc², α = 0.05, Ω = 3",
+            "a |> b |> c",
+            "<s>old price</s> 12 €",
+        ];
+        for output in outputs {
+            assert_eq!(found(output), None, "{output}");
+        }
+    }
+}

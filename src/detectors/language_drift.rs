@@ -1,0 +1,384 @@
+//! Sentences of another language, and words of one scattered over sentences of another.
+//!
+//! The language asked for is that of the expected answers and the baseline, else the item's, else the prompt's. Without any of
+//! these it is the output's own most of the time, and then more is asked of what differs. Judged per sentence: a share of
+//! letters over a whole text cannot tell a summary full of foreign names (2 % of its letters) from one that drifts (7 %).
+//! Quotations, parentheses, names and whatever the prompt or a reference says are left aside.
+
+use crate::detectors::reading::Reading;
+use crate::detectors::tokens::{Kind, Token};
+use crate::detectors::tongue::{Counts, Tongue, bit, function_word, sentences, tongue_of};
+use crate::sample::{Finding, FindingKind, Language};
+
+/// Sentences read; drift that begins later is in a text of megabytes.
+const MAX_SENTENCES: usize = 20_000;
+/// A quotation has no more tokens.
+const MAX_QUOTED: usize = 40;
+/// Words (half as many pairs of ideographs) of foreign sentences, where only the output itself says what is foreign …
+const MIN_OWN_WORDS: usize = 5;
+/// … and their share of the whole.
+const MIN_OWN_SHARE: f64 = 0.08;
+/// Scattered words: this many, where the language is known …
+const MIN_SCATTERED: usize = 2;
+/// … and where it is not.
+const MIN_OWN_SCATTERED: usize = 3;
+/// Function words of another language in a text, and their share of all function words.
+const MIN_FOREIGN_HITS: usize = 4;
+const MIN_FOREIGN_SHARE: f64 = 0.3;
+
+pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
+    if reading.context.is_as_expected() || reading.text.trim().is_empty() {
+        return None;
+    }
+    let asked = Asked::of(reading);
+    let judged = judge_sentences(reading, &asked)?;
+    judged.finding(reading)
+}
+
+/// The languages that are no drift.
+struct Asked {
+    tongues: Vec<Tongue>,
+    /// Whether anything but the output says so.
+    is_known: bool,
+}
+
+impl Asked {
+    fn of(reading: &Reading<'_>) -> Self {
+        let context = reading.context;
+        let mut tongues: Vec<Tongue> = Vec::new();
+        for reference in reading.references() {
+            tongues.extend(tongue_of(reference.text, &reference.tokens));
+        }
+        if tongues.is_empty() {
+            tongues.extend(match context.language {
+                Some(Language::En) => Tongue::of_code("en"),
+                Some(Language::Zh) => Some(Tongue::Chinese),
+                None => context.language_code.and_then(Tongue::of_code),
+            });
+        }
+        if tongues.is_empty() {
+            tongues.extend(reading.prompt().and_then(|prompt| tongue_of(prompt.text, &prompt.tokens)));
+        }
+        let is_known = !tongues.is_empty();
+        if !is_known {
+            tongues.extend(own_tongue(reading.text, reading.tokens()));
+        }
+        Self { tongues, is_known }
+    }
+
+    fn has(&self, tongue: Tongue) -> bool {
+        self.tongues.contains(&tongue)
+    }
+
+    /// Function words of the languages asked for.
+    fn bits(&self) -> u8 {
+        self.tongues.iter().fold(0, |bits, tongue| bits | bit(*tongue))
+    }
+
+    fn is_latin(&self) -> bool {
+        self.tongues.iter().any(|tongue| matches!(tongue, Tongue::Latin(_)))
+    }
+}
+
+/// The language that most sentences are in.
+fn own_tongue(text: &str, tokens: &[Token]) -> Option<Tongue> {
+    let mut words: Vec<(Tongue, usize)> = Vec::new();
+    for sentence in sentences(text, tokens).take(MAX_SENTENCES) {
+        let found = &tokens[sentence];
+        let counts = Counts::of(text, found);
+        let Some(tongue) = counts.tongue(&text[found[0].start..found[found.len() - 1].end]) else { continue };
+        match words.iter_mut().find(|(known, _)| *known == tongue) {
+            Some((_, sum)) => *sum += counts.words(),
+            None => words.push((tongue, counts.words())),
+        }
+    }
+    // The first of equals: drift comes later.
+    words.iter().rev().max_by_key(|(_, sum)| *sum).map(|(tongue, _)| *tongue)
+}
+
+#[derive(Default)]
+struct Judged {
+    is_known: bool,
+    /// Words of foreign sentences, and of all.
+    foreign: usize,
+    all: usize,
+    sentences: usize,
+    /// Whether the last sentence of the text is foreign.
+    ends_foreign: bool,
+    /// Changes between languages from sentence to sentence.
+    changes: usize,
+    scattered: usize,
+    start: Option<usize>,
+    end: usize,
+    tongue: Option<Tongue>,
+    scattered_at: Option<(usize, usize)>,
+    /// Function words of the asked languages, and of each known one alone.
+    asked_hits: usize,
+    foreign_hits: [usize; 7],
+}
+
+fn judge_sentences(reading: &Reading<'_>, asked: &Asked) -> Option<Judged> {
+    if asked.tongues.is_empty() {
+        return None;
+    }
+    let (text, tokens) = (reading.text, reading.tokens());
+    let is_data = reading.form().is_data();
+    let mut judged = Judged { is_known: asked.is_known, ..Judged::default() };
+    let mut runs_checked = 0;
+    for sentence in sentences(text, tokens).take(MAX_SENTENCES) {
+        let found = &tokens[sentence];
+        let open: Vec<Token> = if is_data { found.to_vec() } else { without_quotations(text, found) };
+        let (Some(first), Some(last)) = (open.first(), open.last()) else { continue };
+        let counts = Counts::of(text, &open);
+        judged.all += counts.words();
+        let tongue = counts.tongue(&text[first.start..last.end]);
+        let foreign = tongue.filter(|tongue| is_foreign(*tongue, &counts, asked) && !is_said(reading, first, last));
+        if foreign.is_some() != judged.ends_foreign {
+            judged.changes += 1;
+        }
+        judged.ends_foreign = foreign.is_some();
+        if let Some(tongue) = foreign {
+            judged.foreign += counts.words();
+            judged.sentences += 1;
+            judged.tongue.get_or_insert(tongue);
+            judged.start.get_or_insert(first.start);
+            judged.end = last.end;
+        } else {
+            judged.count_scattered(reading, asked, &open, &mut runs_checked);
+        }
+    }
+    Some(judged)
+}
+
+/// A whole sentence that is foreign, and enough of one to say so.
+fn is_foreign(tongue: Tongue, counts: &Counts, asked: &Asked) -> bool {
+    if asked.has(tongue) {
+        return false;
+    }
+    match tongue {
+        Tongue::Latin(_) => {
+            let asked_hits =
+                (0..7).filter(|at| asked.bits() >> at & 1 == 1).map(|at| counts.hits[at]).max().unwrap_or(0);
+            let most = counts.hits.iter().max().copied().unwrap_or(0);
+            // Names have capitals, titles of a language too; a sentence has small words that mean something.
+            counts.latin >= 3 && counts.small * 2 > counts.latin && (most == 0 || most >= asked_hits + 2)
+        }
+        // Japanese without kana is possible in a short line only.
+        Tongue::Chinese if asked.has(Tongue::Japanese) => counts.han >= 12,
+        Tongue::Chinese => counts.han >= if asked.is_known { 2 } else { 6 },
+        Tongue::Japanese => counts.kana + counts.han >= 4 && counts.kana >= 2,
+        _ => counts.words() >= if asked.is_known { 1 } else { 3 },
+    }
+}
+
+/// Whether a reference or the prompt says these words.
+fn is_said(reading: &Reading<'_>, first: &Token, last: &Token) -> bool {
+    let said = &reading.text[first.start..last.end];
+    said.len() < 4096
+        && (reading.references().iter().any(|reference| reference.text.contains(said))
+            || reading.prompt().is_some_and(|prompt| prompt.text.contains(said)))
+}
+
+const QUOTES: [(&str, &str); 13] = [
+    ("“", "”"),
+    ("\"", "\""),
+    ("«", "»"),
+    ("「", "」"),
+    ("『", "』"),
+    ("《", "》"),
+    ("‘", "’"),
+    ("„", "“"),
+    ("`", "`"),
+    ("(", ")"),
+    ("（", "）"),
+    ("[", "]"),
+    ("【", "】"),
+];
+
+/// The tokens of a sentence that stand in no quotation marks and no parentheses.
+fn without_quotations(text: &str, found: &[Token]) -> Vec<Token> {
+    let mut open = Vec::with_capacity(found.len());
+    let mut at = 0;
+    while at < found.len() {
+        let token = &found[at];
+        if token.kind == Kind::Mark
+            && let Some((_, closer)) = QUOTES.iter().find(|(opener, _)| *opener == token.text(text))
+            && let Some(length) = found[at + 1..].iter().take(MAX_QUOTED).position(|token| token.text(text) == *closer)
+        {
+            at += length + 2;
+            continue;
+        }
+        open.push(*token);
+        at += 1;
+    }
+    open
+}
+
+impl Judged {
+    /// Words of other languages inside a sentence that is of none of them.
+    fn count_scattered(&mut self, reading: &Reading<'_>, asked: &Asked, open: &[Token], runs_checked: &mut usize) {
+        let text = reading.text;
+        let asked_bits = asked.bits();
+        let mut at = 0;
+        while at < open.len() {
+            let token = &open[at];
+            let languages = function_word(token);
+            if languages & asked_bits != 0 {
+                self.asked_hits += 1;
+            } else {
+                for (language, hits) in self.foreign_hits.iter_mut().enumerate() {
+                    *hits += usize::from(languages >> language & 1);
+                }
+            }
+            let Some(tongue) = foreign_letter(text, token, asked) else {
+                at += 1;
+                continue;
+            };
+            let length = open[at..].iter().take_while(|next| foreign_letter(text, next, asked) == Some(tongue)).count();
+            let (first, last) = (&open[at], &open[at + length - 1]);
+            at += length;
+            let is_at_line_start =
+                text[..first.start].trim_end_matches([' ', '-', '*']).ends_with('\n') || first.start == 0;
+            let run = &text[first.start..last.end];
+            *runs_checked += 1;
+            if *runs_checked > 64 || is_named(run, tongue, length) || is_said(reading, first, last) {
+                continue;
+            }
+            if !asked.is_known && is_at_line_start {
+                continue;
+            }
+            self.scattered += if length >= 4 && asked.is_known { 2 } else { 1 };
+            self.tongue.get_or_insert(tongue);
+            let place = self.scattered_at.get_or_insert((first.start, last.end));
+            place.1 = last.end;
+        }
+    }
+
+    fn finding(self, reading: &Reading<'_>) -> Option<Finding> {
+        let share = self.foreign as f64 / self.all.max(1) as f64;
+        let is_enough = if self.is_known {
+            self.sentences > 0
+        } else {
+            // Glossaries and dialogues go back and forth.
+            self.foreign >= MIN_OWN_WORDS && share >= MIN_OWN_SHARE && self.changes <= 3 && share < 0.95
+        };
+        let name = self.tongue.map_or("another language", Tongue::name);
+        if is_enough && let Some(start) = self.start {
+            let evidence = format!("{} of {} words are {name}", self.foreign, self.all);
+            return Some(finding(reading, share, start, self.end, evidence));
+        }
+        let least = if self.is_known { MIN_SCATTERED } else { MIN_OWN_SCATTERED };
+        if let Some((start, end)) = self.scattered_at
+            && self.scattered >= least
+        {
+            let evidence = format!("{} scattered pieces of {name}", self.scattered);
+            return Some(finding(reading, 0.3, start, end, evidence));
+        }
+        let most = self.foreign_hits.iter().max().copied().unwrap_or(0);
+        let is_mixed = most >= MIN_FOREIGN_HITS
+            && most as f64 >= (most + self.asked_hits) as f64 * MIN_FOREIGN_SHARE
+            && !reading.form().is_data();
+        is_mixed.then(|| {
+            let evidence = format!("{most} function words of another language beside {}", self.asked_hits);
+            finding(reading, 0.3, 0, reading.text.len(), evidence)
+        })
+    }
+}
+
+fn finding(reading: &Reading<'_>, severity: f64, start: usize, end: usize, evidence: String) -> Finding {
+    Finding {
+        kind: FindingKind::LanguageDrift,
+        severity: severity.clamp(0.0, 1.0),
+        start: reading.from + start,
+        end: reading.from + end,
+        evidence,
+    }
+}
+
+/// The script of a token that no asked language is written in. Latin letters are at home everywhere (units, brands, code);
+/// inside another script only their function words count.
+fn foreign_letter(text: &str, token: &Token, asked: &Asked) -> Option<Tongue> {
+    if !token.is_wordlike() {
+        return None;
+    }
+    let word = token.text(text);
+    let first = word.chars().next()?;
+    let tongue = Tongue::of_letter(first)?;
+    match tongue {
+        Tongue::Latin(_) if asked.is_latin() => None,
+        Tongue::Latin(_) => (word.len() >= 2 && !first.is_uppercase() && function_word(token) != 0).then_some(tongue),
+        // Letters of formulas.
+        Tongue::Greek if word.chars().count() < 3 => None,
+        Tongue::Chinese if asked.has(Tongue::Japanese) || asked.has(Tongue::Korean) => None,
+        Tongue::Japanese if matches!(first, '・' | 'ー') => None,
+        _ => (!asked.has(tongue)).then_some(tongue),
+    }
+}
+
+/// Chinese names by their first or last character, names of other scripts by their capital, single letters.
+fn is_named(run: &str, tongue: Tongue, length: usize) -> bool {
+    const SURNAMES: &str = "王李张刘陈杨赵黄周吴徐孙胡朱高林何郭马罗梁宋郑谢韩唐冯于董萧程曹袁邓许傅沈曾彭吕苏卢蒋蔡贾丁魏薛叶阎余潘杜戴夏钟汪田任姜范方石姚谭廖邹熊金陆郝孔白崔康毛邱秦江史顾侯邵孟龙万段雷钱汤尹黎易常武乔贺赖龚文";
+    const PLACES: &str = "市省县区路街镇村山河江湖海岛港寺庙塔楼桥园馆店村店庄";
+    let (first, last) = (run.chars().next(), run.chars().last());
+    match tongue {
+        Tongue::Chinese => {
+            let is_person = length <= 3 && first.is_some_and(|first| SURNAMES.contains(first));
+            let is_place = (2..=5).contains(&length) && last.is_some_and(|last| PLACES.contains(last));
+            (is_person && length >= 2) || is_place
+        }
+        Tongue::Cyrillic | Tongue::Greek => length <= 3 && first.is_some_and(char::is_uppercase),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::Context;
+
+    fn found(context: &Context<'_>) -> Option<String> {
+        detect(&Reading::of(context)).map(|finding| finding.evidence)
+    }
+
+    const ENGLISH: &str = "The harbour office closed early that week. Two clerks kept the ledger in turn. ";
+
+    #[test]
+    fn sentences_of_another_language_are_found() {
+        let cases = [
+            ("en", "Le code de la lanterne est dans le registre."),
+            ("en", "Der Beamte hat das Buch im Amt geführt."),
+            ("fr", "El empleado guardaba el libro en la oficina."),
+            ("en", "答案是 4829173。"),
+            ("zh", "The code of the lantern is 4829173."),
+            ("zh", "港長は早く事務所を閉めました。"),
+            ("en", "Контора порта закрылась рано."),
+            ("en", "The ferry left the 码头 at noon and 然后 came back to the pier."),
+            ("zh", "渡轮在中午 left the 码头，然后 came back 回到了 the pier。"),
+        ];
+        for (code, output) in cases {
+            assert!(found(&Context { language_code: Some(code), ..Context::of(output) }).is_some(), "{output}");
+        }
+        let late = format!("{ENGLISH}{ENGLISH}第三天港务长来到办公室里想要看一看那本旧帐本。");
+        assert!(found(&Context::of(&late)).is_some(), "without a reference the output itself is one");
+    }
+
+    #[test]
+    fn names_quotations_and_terms_are_left_alone() {
+        let cases = [
+            ("en", format!("{ENGLISH}The sign said “海关”, which means customs (海关).")),
+            ("en", format!("{ENGLISH}Mr. 王伟 signed for 青岛市 and left.")),
+            ("zh", "我们用 Docker 部署 API 服务，日志写进 Elasticsearch。".into()),
+            ("en", "Rio de la Plata".into()),
+            ("en", "K7-AMBER\nQ2-BIRCH".into()),
+            ("zh", "amber lantern=4829173\nbirch door=5510284".into()),
+            ("en", "4829173".into()),
+        ];
+        for (code, output) in cases {
+            assert_eq!(found(&Context { language_code: Some(code), ..Context::of(&output) }), None, "{output}");
+        }
+        let glossary = "harbour: 港口\nship: 船\nclerk: 职员\nledger: 帐本";
+        assert_eq!(found(&Context::of(glossary)), None);
+        let expected = "Answer: 港口办公室很早就关门了";
+        assert_eq!(found(&Context { expected: &[expected], ..Context::of("港口办公室关门了") }), None);
+    }
+}

@@ -1,0 +1,267 @@
+//! The prompt again: a long stretch of it that the expected answer does not have, or, where the prompt is not known, the
+//! instructions and questions that prompts consist of and answers do not.
+
+use std::collections::hash_map::Entry;
+
+use crate::detectors::reading::Reading;
+use crate::detectors::tokens::Token;
+use crate::detectors::tongue::HashKeyed;
+use crate::sample::{Finding, FindingKind};
+
+/// Tokens in a row that stand in the prompt; an answer quotes a name or a value, not a sentence and a half.
+const MIN_COPIED: usize = 20;
+/// A shorter stretch that is most of the output, of at least so many tokens.
+const MIN_SHORT_COPIED: usize = 10;
+const MIN_SHORT_SHARE: f64 = 0.7;
+/// Tokens of a stretch by which it is looked up.
+const GRAM: usize = 8;
+/// Only this much of an output is searched for instructions: an echo begins early.
+const MAX_SEARCHED: usize = 16 << 10;
+
+pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
+    if reading.context.is_as_expected() || reading.tokens().is_empty() {
+        return None;
+    }
+    copied(reading).or_else(|| instructed(reading))
+}
+
+fn finding(reading: &Reading<'_>, start: usize, end: usize, evidence: String) -> Finding {
+    Finding {
+        kind: FindingKind::PromptEcho,
+        severity: ((end - start) as f64 / reading.text.trim().len().max(1) as f64).clamp(0.0, 1.0),
+        start: reading.from + start,
+        end: reading.from + end,
+        evidence,
+    }
+}
+
+/// The longest stretch in common with the prompt, outside what the references say.
+fn copied(reading: &Reading<'_>) -> Option<Finding> {
+    let prompt = reading.prompt()?;
+    let tokens = reading.tokens();
+    let asked: Vec<HashKeyed<usize>> = reading.references().iter().map(|reference| grams(&reference.tokens)).collect();
+    let places = grams(&prompt.tokens);
+    let (mut best, mut at) = ((0, 0), 0);
+    while at + GRAM <= tokens.len() {
+        let gram = gram(&tokens[at..at + GRAM]);
+        let Some(&place) = places.get(&gram) else {
+            at += 1;
+            continue;
+        };
+        if asked.iter().any(|asked| asked.contains_key(&gram)) {
+            at += 1;
+            continue;
+        }
+        let same = |(a, b): &(&Token, &Token)| a.hash == b.hash;
+        let length = tokens[at..].iter().zip(&prompt.tokens[place..]).take_while(same).count();
+        if length > best.1 {
+            best = (at, length);
+        }
+        at += length.max(1);
+    }
+    let (at, length) = best;
+    let is_most = length >= MIN_SHORT_COPIED && length as f64 >= tokens.len() as f64 * MIN_SHORT_SHARE;
+    (length >= MIN_COPIED || is_most).then(|| {
+        let evidence = format!("{length} of {} tokens stand in the prompt in a row", tokens.len());
+        finding(reading, tokens[at].start, tokens[at + length - 1].end, evidence)
+    })
+}
+
+fn gram(tokens: &[Token]) -> u64 {
+    tokens.iter().fold(0, |hash, token| (hash ^ token.hash).wrapping_mul(0x0100_0000_01b3).rotate_left(23))
+}
+
+/// First place of every stretch of [`GRAM`] tokens.
+fn grams(tokens: &[Token]) -> HashKeyed<usize> {
+    let mut places = HashKeyed::default();
+    for (at, window) in tokens.windows(GRAM).enumerate() {
+        if let Entry::Vacant(place) = places.entry(gram(window)) {
+            place.insert(at);
+        }
+    }
+    places
+}
+
+/// Lines begin so in prompts; in answers they do not.
+const ROLES: &[&str] = &[
+    "user:",
+    "human:",
+    "system:",
+    "### instruction",
+    "### input",
+    "### question",
+    "instruction:",
+    "instructions:",
+    "question:",
+    "prompt:",
+    "task:",
+    "context:",
+    "用户：",
+    "用户:",
+    "系统：",
+    "指令：",
+    "问题：",
+    "问题:",
+    "任务：",
+    "提问：",
+];
+
+/// What only somebody who wants an answer says.
+const REQUESTS: &[&str] = &[
+    "answer with",
+    "answer only",
+    "answer the question",
+    "answer the following",
+    "answer in one",
+    "reply with",
+    "reply only",
+    "respond with",
+    "respond only",
+    "return only",
+    "print only",
+    "output only",
+    "write only",
+    "give only",
+    "only the number",
+    "only the value",
+    "based on the text",
+    "based on the passage",
+    "based on the following",
+    "according to the text above",
+    "from the text above",
+    "in the text above",
+    "the text above",
+    "the passage above",
+    "the document above",
+    "read the following",
+    "read the text",
+    "read the passage",
+    "the following text",
+    "the following passage",
+    "below is a",
+    "here is a long text",
+    "you are a helpful",
+    "you are an assistant",
+    "you are given",
+    "you will be given",
+    "do not explain",
+    "do not add",
+    "without explanation",
+    "no explanation",
+    "one per line",
+    "in order of appearance",
+    "in the order they",
+    "use the format",
+    "in the following format",
+    "your answer should",
+    "your task is",
+    "please provide",
+    "please answer",
+    "list all",
+    "copy the",
+    "repeat the",
+    "what is the",
+    "which of the following",
+    "根据上文",
+    "根据上面",
+    "根据以下",
+    "阅读下面",
+    "阅读以下",
+    "请阅读",
+    "请回答",
+    "请根据",
+    "只回答",
+    "只输出",
+    "只写",
+    "回答问题",
+    "不要解释",
+    "不要添加",
+    "每行一个",
+    "按出现顺序",
+    "以下是一段",
+    "上文中",
+    "请列出",
+    "请直接",
+    "你是一个",
+    "是什么？",
+    "是多少？",
+];
+
+/// Signs that the output is a prompt.
+fn instructed(reading: &Reading<'_>) -> Option<Finding> {
+    let text = &reading.text[..reading.text.floor_char_boundary(MAX_SEARCHED)];
+    let lower = text.to_ascii_lowercase();
+    let is_asked = |phrase: &str| reading.references().iter().any(|it| it.text.to_ascii_lowercase().contains(phrase));
+    let mut first: Option<usize> = None;
+    let mut weight = 0;
+    let mut see = |at: usize, found: usize| {
+        first = Some(first.map_or(at, |first| first.min(at)));
+        weight += found;
+    };
+    let mut at = 0;
+    for line in lower.split_inclusive('\n') {
+        let start = line.trim_start_matches(['*', '#', '>', ' ', '<', '[']);
+        if let Some(role) = ROLES.iter().find(|role| line.trim_start().starts_with(*role) || start.starts_with(*role))
+            && !is_asked(role)
+        {
+            see(at, 2);
+        }
+        at += line.len();
+    }
+    for request in REQUESTS {
+        if let Some(at) = lower.find(request)
+            && !is_asked(request)
+        {
+            see(at, 2);
+        }
+    }
+    if let Some(at) = text.find(['?', '？'])
+        && !reading.references().iter().any(|it| it.text.contains(['?', '？']))
+    {
+        see(at, 1);
+    }
+    let first = first?;
+    (weight >= 3).then(|| {
+        let end = reading.text.trim_end().len().max(first);
+        finding(reading, first.min(end), end, format!("{weight} signs of instructions or questions"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detectors::Context;
+
+    fn found(context: &Context<'_>) -> bool {
+        detect(&Reading::of(context)).is_some()
+    }
+
+    const PROMPT: &str = "The harbour office closed early that week, and the ledger was kept by two clerks in turn, each of them \
+        for a day. The code of the amber lantern is 4829173.\n\nWhat is the code of the amber lantern?";
+
+    #[test]
+    fn the_prompt_again_is_found_and_an_answer_from_it_is_not() {
+        let echo =
+            "The harbour office closed early that week, and the ledger was kept by two clerks in turn, each of them";
+        let context = Context { prompt: Some(PROMPT), expected: &["4829173"], ..Context::of(echo) };
+        assert!(found(&context));
+        assert!(!found(&Context { output: "The code of the amber lantern is 4829173.", ..context }));
+        assert!(!found(&Context { output: "4829173", ..context }));
+        assert!(!found(&Context { expected: &[PROMPT], ..context }), "a copy was asked for");
+    }
+
+    #[test]
+    fn instructions_are_no_answer() {
+        let outputs = [
+            "Question: What is the code of the amber lantern? Answer with the number only.",
+            "What is the code of the amber lantern? Answer with the digits only.",
+            "You are a helpful assistant. Read the following text and answer the question.",
+            "问题：琥珀灯笼的编号是多少？只回答数字。",
+        ];
+        for output in outputs {
+            assert!(found(&Context { expected: &["4829173"], ..Context::of(output) }), "{output}");
+        }
+        assert!(!found(&Context { expected: &["4829173"], ..Context::of("Is it 4829173?") }));
+        assert!(!found(&Context::of("The text above gives 4829173.")));
+    }
+}

@@ -1,0 +1,353 @@
+//! Which language a sentence is in: by script, among languages that share one by their function words, and for prose without
+//! any known ones by trigrams (`whatlang`, which is weak below some words and slow, so it is asked last).
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::LazyLock;
+
+use whatlang::Lang;
+
+use crate::detectors::tokens::{Kind, Token, tokens};
+
+/// A language, or a script where only that can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tongue {
+    Latin(Lang),
+    Chinese,
+    Japanese,
+    Korean,
+    Cyrillic,
+    Greek,
+    Arabic,
+    Hebrew,
+    Indic,
+    Thai,
+}
+
+impl Tongue {
+    /// Of an ISO 639-1 code, with or without a region.
+    pub(super) fn of_code(code: &str) -> Option<Self> {
+        let language = code.split(['-', '_']).next().unwrap_or_default().to_ascii_lowercase();
+        Some(match language.as_str() {
+            "en" => Self::Latin(Lang::Eng),
+            "fr" => Self::Latin(Lang::Fra),
+            "es" => Self::Latin(Lang::Spa),
+            "de" => Self::Latin(Lang::Deu),
+            "it" => Self::Latin(Lang::Ita),
+            "pt" => Self::Latin(Lang::Por),
+            "nl" => Self::Latin(Lang::Nld),
+            "sv" => Self::Latin(Lang::Swe),
+            "pl" => Self::Latin(Lang::Pol),
+            "tr" => Self::Latin(Lang::Tur),
+            "vi" => Self::Latin(Lang::Vie),
+            "id" => Self::Latin(Lang::Ind),
+            "zh" => Self::Chinese,
+            "ja" => Self::Japanese,
+            "ko" => Self::Korean,
+            "ru" | "uk" | "bg" => Self::Cyrillic,
+            "el" => Self::Greek,
+            "ar" | "fa" | "ur" => Self::Arabic,
+            "he" => Self::Hebrew,
+            "hi" | "bn" | "ta" => Self::Indic,
+            "th" => Self::Thai,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Latin(language) => language.eng_name(),
+            Self::Chinese => "Chinese",
+            Self::Japanese => "Japanese",
+            Self::Korean => "Korean",
+            Self::Cyrillic => "Cyrillic",
+            Self::Greek => "Greek",
+            Self::Arabic => "Arabic",
+            Self::Hebrew => "Hebrew",
+            Self::Indic => "Indic",
+            Self::Thai => "Thai",
+        }
+    }
+
+    /// The script's one, of a letter; `None` for marks and digits.
+    pub(super) fn of_letter(c: char) -> Option<Self> {
+        Some(match c {
+            'a'..='z' | 'A'..='Z' | '\u{c0}'..='\u{24f}' | '\u{1e00}'..='\u{1eff}' => Self::Latin(Lang::Eng),
+            '\u{370}'..='\u{3ff}' => Self::Greek,
+            '\u{400}'..='\u{52f}' => Self::Cyrillic,
+            '\u{590}'..='\u{5ff}' => Self::Hebrew,
+            '\u{600}'..='\u{6ff}' | '\u{750}'..='\u{77f}' => Self::Arabic,
+            '\u{900}'..='\u{dff}' => Self::Indic,
+            '\u{e00}'..='\u{e7f}' => Self::Thai,
+            '\u{3041}'..='\u{3096}' | '\u{30a1}'..='\u{30fa}' | '\u{30fc}' => Self::Japanese,
+            '\u{1100}'..='\u{11ff}' | '\u{ac00}'..='\u{d7af}' => Self::Korean,
+            '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}' => Self::Chinese,
+            _ => return None,
+        })
+    }
+}
+
+/// Languages whose function words are known, in the order of [`Counts::hits`].
+const KNOWN: [Lang; 7] = [Lang::Eng, Lang::Fra, Lang::Spa, Lang::Deu, Lang::Ita, Lang::Por, Lang::Nld];
+
+/// The commonest words of each; a word of several counts for each of them.
+const FUNCTION_WORDS: [&str; 7] = [
+    "the of and to in is was are were that it its for with on at by from as this these those which who what when where \
+     have has had not but or an be been being their there they he she his her him we our you your will would could \
+     should can may than then so because about into after before under over between through while also each other some \
+     any all no only one two both very if how why do does did up out my me us them i a such more most just here",
+    "le la les un une des du de et est sont était étaient dans pour par sur avec sans que qui quoi dont où ne pas plus \
+     ce cette ces cet il elle ils elles nous vous je tu mais ou donc car au aux en se sa son ses leur leurs été avoir \
+     être fait a ont avait comme aussi très bien tout tous toute après avant chez entre jusqu lorsque puis c l d qu n s j",
+    "el la los las un una unos unas de del y e o u es son era eran fue fueron en por para con sin que quien cual donde \
+     cuando no más muy este esta estos estas ese esa eso su sus se lo le les al como pero porque desde hasta entre sobre \
+     también ya yo tú él ella nosotros ellos ha han había hay ser estar está están mi me nos todo todos cada",
+    "der die das den dem des ein eine einen einem einer eines und oder aber ist sind war waren wird werden wurde wurden \
+     nicht kein keine mit von vom zu zum zur im in auf aus bei nach für über unter durch gegen ohne um an am als wie wenn \
+     weil dass ob er sie es wir ihr ich du sich auch noch nur schon sehr so hat haben hatte kann können muss man mehr",
+    "il lo la i gli le un uno una di del della dello dei degli delle e o ma è sono era erano in nel nella nei nelle per \
+     con su sul sulla da dal dalla che chi cui non più come quando dove anche se questo questa questi quello quella si \
+     ha hanno aveva essere stato stata ci ne ogni tutti tutto molto dopo prima tra fra al alla ai alle",
+    "o a os as um uma uns umas de do da dos das e ou mas é são era eram foi foram em no na nos nas por pelo pela para \
+     com sem que quem qual onde quando não mais muito este esta isto esse essa isso seu sua seus suas se lhe ao aos à às \
+     como também já eu ele ela nós eles está estão tem têm havia ser até entre sobre depois",
+    "de het een en of maar is zijn was waren wordt worden werd werden niet geen met van voor naar op aan in uit bij door \
+     over onder om te tot als dan toen dat die dit deze wie wat waar hij zij ze wij we ik jij je u er ook nog al zeer \
+     heeft hebben had kan kunnen moet veel meer hun haar onze mijn",
+];
+
+/// Hashes of tokens are spread already.
+#[derive(Default)]
+pub(super) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// A map keyed by hashes of tokens.
+pub(super) type HashKeyed<V> = HashMap<u64, V, BuildHasherDefault<Spread>>;
+
+/// Hash of a function word, small or with a capital → bit set of its languages.
+static BY_WORD: LazyLock<HashKeyed<u8>> = LazyLock::new(|| {
+    let mut map = HashKeyed::default();
+    for (language, words) in FUNCTION_WORDS.iter().enumerate() {
+        for word in words.split_whitespace() {
+            let mut letters = word.chars();
+            let capital: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
+            for form in [word, &capital] {
+                *map.entry(tokens(form)[0].hash).or_default() |= 1 << language;
+            }
+        }
+    }
+    map
+});
+
+/// The languages that a token is a function word of, as bits in the order of [`KNOWN`].
+pub(super) fn function_word(token: &Token) -> u8 {
+    // None of them is longer.
+    if token.kind != Kind::Word || token.end - token.start > 12 {
+        return 0;
+    }
+    BY_WORD.get(&token.hash).copied().unwrap_or(0)
+}
+
+/// The bit of a language in [`function_word`], 0 where its words are not known.
+pub(super) fn bit(tongue: Tongue) -> u8 {
+    let Tongue::Latin(language) = tongue else { return 0 };
+    KNOWN.iter().position(|known| *known == language).map_or(0, |at| 1 << at)
+}
+
+/// What stands in a stretch of text.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    /// Words in Latin letters.
+    pub(super) latin: usize,
+    /// Of these, without capitals.
+    pub(super) small: usize,
+    /// Of these, no function word of any language.
+    pub(super) small_content: usize,
+    /// Function words per known language.
+    pub(super) hits: [usize; 7],
+    pub(super) han: usize,
+    pub(super) kana: usize,
+    /// Words of each other script.
+    pub(super) others: Vec<(Tongue, usize)>,
+    /// Marks and numbers.
+    pub(super) rest: usize,
+}
+
+impl Counts {
+    pub(super) fn of(text: &str, tokens: &[Token]) -> Self {
+        let mut counts = Self::default();
+        for token in tokens {
+            counts.add(text, token);
+        }
+        counts
+    }
+
+    pub(super) fn add(&mut self, text: &str, token: &Token) {
+        if !token.is_wordlike() {
+            self.rest += 1;
+            return;
+        }
+        let Some(first) = token.text(text).chars().next() else { return };
+        match Tongue::of_letter(first) {
+            Some(Tongue::Latin(_)) => self.add_latin(token, first),
+            Some(Tongue::Chinese) => self.han += 1,
+            Some(Tongue::Japanese) => self.kana += 1,
+            Some(other) => match self.others.iter_mut().find(|(tongue, _)| *tongue == other) {
+                Some((_, count)) => *count += 1,
+                None => self.others.push((other, 1)),
+            },
+            None => self.rest += 1,
+        }
+    }
+
+    fn add_latin(&mut self, token: &Token, first: char) {
+        self.latin += 1;
+        let languages = function_word(token);
+        let is_small = !first.is_uppercase();
+        self.small += usize::from(is_small);
+        self.small_content += usize::from(is_small && languages == 0);
+        for (language, hits) in self.hits.iter_mut().enumerate() {
+            *hits += usize::from(languages >> language & 1);
+        }
+    }
+
+    /// In words; two ideographs make one.
+    pub(super) fn words(&self) -> usize {
+        self.latin + (self.han + self.kana).div_ceil(2) + self.others.iter().map(|(_, count)| count).sum::<usize>()
+    }
+
+    /// The language of most of it, where that can be told; `text` is what was counted.
+    pub(super) fn tongue(&self, text: &str) -> Option<Tongue> {
+        let words = self.words();
+        let ideographs = self.han + self.kana;
+        if ideographs >= 2 && ideographs > words {
+            return Some(if self.kana * 10 >= ideographs { Tongue::Japanese } else { Tongue::Chinese });
+        }
+        if let Some((tongue, count)) = self.others.iter().max_by_key(|(_, count)| *count)
+            && count * 2 > words
+        {
+            return Some(*tongue);
+        }
+        if self.latin * 2 <= words {
+            return None;
+        }
+        self.latin_tongue().or_else(|| self.by_trigrams(text))
+    }
+
+    /// The language with the most function words, two at least, and one more than any other.
+    fn latin_tongue(&self) -> Option<Tongue> {
+        let best = (0..KNOWN.len()).max_by_key(|&language| (self.hits[language], KNOWN.len() - language))?;
+        let second = (0..KNOWN.len()).filter(|&other| other != best).map(|other| self.hits[other]).max()?;
+        (self.hits[best] >= 2 && self.hits[best] > second).then_some(Tongue::Latin(KNOWN[best]))
+    }
+
+    /// Only for prose that is long enough: names, codes and tables have no language.
+    fn by_trigrams(&self, text: &str) -> Option<Tongue> {
+        const MIN_SMALL_WORDS: usize = 6;
+        const MAX_READ: usize = 600;
+        const MIN_CONFIDENCE: f64 = 0.9;
+        if self.small < MIN_SMALL_WORDS || self.small * 2 < self.latin || self.rest * 3 > self.latin {
+            return None;
+        }
+        let info = whatlang::detect(&text[..text.floor_char_boundary(MAX_READ)])?;
+        let is_latin = info.script() == whatlang::Script::Latin;
+        (is_latin && info.confidence() >= MIN_CONFIDENCE && info.is_reliable()).then(|| Tongue::Latin(info.lang()))
+    }
+}
+
+/// The language of a whole text.
+pub(super) fn tongue_of(text: &str, tokens: &[Token]) -> Option<Tongue> {
+    // A part of a long text says it as well as the whole.
+    let tokens = &tokens[..tokens.len().min(4096)];
+    let end = tokens.last()?.end;
+    Counts::of(text, tokens).tongue(&text[tokens[0].start..end])
+}
+
+/// Sentences as ranges of tokens: cut after sentence marks and at line ends.
+pub(super) fn sentences<'t>(text: &'t str, tokens: &'t [Token]) -> impl Iterator<Item = std::ops::Range<usize>> + 't {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        if start >= tokens.len() {
+            return None;
+        }
+        let begin = start;
+        for at in begin..tokens.len() {
+            let Some(next) = tokens.get(at + 1) else { break };
+            let gap = &text.as_bytes()[tokens[at].end..next.start];
+            let ends = gap.contains(&b'\n') || ends_sentence(text, &tokens[at], !gap.is_empty());
+            if ends {
+                start = at + 1;
+                return Some(begin..start);
+            }
+        }
+        start = tokens.len();
+        Some(begin..start)
+    })
+}
+
+/// A full stop inside a number or a name is none.
+fn ends_sentence(text: &str, token: &Token, before_blank: bool) -> bool {
+    if token.kind != Kind::Mark {
+        return false;
+    }
+    match token.text(text) {
+        "." | "!" | "?" => before_blank,
+        mark => matches!(mark, "。" | "！" | "？" | "；" | "…" | "।"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Option<&'static str> {
+        tongue_of(text, &tokens(text)).map(Tongue::name)
+    }
+
+    #[test]
+    fn languages_are_told_apart() {
+        let cases = [
+            ("The clerk kept the ledger in the office.", Some("English")),
+            ("Le greffier tenait le registre dans le bureau.", Some("French")),
+            ("El empleado guardaba el libro en la oficina.", Some("Spanish")),
+            ("Der Beamte hat das Buch im Amt geführt.", Some("German")),
+            ("L'impiegato teneva il registro nell'ufficio della città.", Some("Italian")),
+            ("O funcionário não guardava o livro no escritório.", Some("Portuguese")),
+            ("De klerk hield het boek bij in het kantoor.", Some("Dutch")),
+            ("港务长很早就关上了办公室。", Some("Chinese")),
+            ("港長は早く事務所を閉めました。", Some("Japanese")),
+            ("항구 사무소는 일찍 문을 닫았다.", Some("Korean")),
+            ("Контора порта закрылась рано.", Some("Cyrillic")),
+            ("4829173", None),
+            ("K7-AMBER Q2-BIRCH Z9-CORAL", None),
+            ("amber, birch, coral, delta", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(told(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn sentences_end_at_marks_and_lines() {
+        let text = "One is 3.5 long. Two!\n- three\n第四句。第五句";
+        let found = tokens(text);
+        let parts: Vec<&str> =
+            sentences(text, &found).map(|part| &text[found[part.start].start..found[part.end - 1].end]).collect();
+        assert_eq!(parts, ["One is 3.5 long.", "Two!", "- three", "第四句。", "第五句"]);
+    }
+}

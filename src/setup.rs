@@ -172,7 +172,7 @@ impl Resolved {
 pub struct ModelIdentity {
     /// For people: `SmolLM2-135M-Instruct`.
     pub name: String,
-    /// Hash of the weights.
+    /// Hash of the weights and of the model's configuration.
     pub weights: String,
     /// Hash of the tokenizer's vocabulary and merges.
     pub tokenizer: String,

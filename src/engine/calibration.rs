@@ -13,13 +13,38 @@ use crate::engine::error::EngineError;
 use crate::engine::kv_cache::codec::codec_with;
 use crate::engine::kv_cache::{CachePlan, LayerScales, describe, mix};
 use crate::engine::model::Model;
-use crate::engine::options::{EngineOptions, Fault, KvScaleSource};
+use crate::engine::options::{EngineOptions, Fault, KvScaleSource, ScaleGranularity};
 use crate::engine::sequences::Engine;
 
 /// Random tokens to calibrate on, if the model is trained for that many: enough that the largest magnitudes settle.
 const RANDOM_TOKENS: usize = 2048;
 /// Fixed, so that two runs use the same scales.
 const RANDOM_SEED: u64 = 0x6B76_5363_616C_6573;
+
+/// Whether the scales that `options` lead to are one per KV head, known before anything is calibrated. A checkpoint's own
+/// tensors decide that; to ask for a granularity that nothing can follow is an error.
+pub(in crate::engine) fn are_scales_per_head(
+    model: &Model,
+    options: &EngineOptions,
+    plan: &CachePlan,
+) -> Result<bool, EngineError> {
+    let is_head_asked = options.kv_scale_granularity == ScaleGranularity::Head;
+    match options.kv_scales {
+        KvScaleSource::Random | KvScaleSource::Calibrate(_) => Ok(is_head_asked),
+        KvScaleSource::None | KvScaleSource::Checkpoint if is_head_asked => Err(KvScaleError::Granularity.into()),
+        KvScaleSource::None => Ok(false),
+        KvScaleSource::Checkpoint => {
+            let is_wanted: Vec<bool> = (0..plan.layers.len()).map(|i| plan.static_scale_range(i).is_some()).collect();
+            // Formats that no checkpoint has scales for are refused where the scales are applied.
+            let is_e5m2 = plan.layers.iter().any(|layer| layer.codec.name() == "fp8_e5m2");
+            if is_e5m2 || !is_wanted.contains(&true) {
+                return Ok(false);
+            }
+            let scales = model.kv_scale_tensors().resolve(&is_wanted, plan.n_kv_head)?;
+            Ok(scales.iter().flatten().any(|layer| layer.k.len() > 1 || layer.v.len() > 1))
+        }
+    }
+}
 
 /// Puts the scales that `options` ask for into `plan`; says where they come from.
 pub(in crate::engine) fn apply_scales(
@@ -79,6 +104,7 @@ fn calibrated(
         kv_cache_dtype: "bfloat16".into(),
         kv_cache_dtype_skip_layers: Vec::new(),
         kv_scales: KvScaleSource::None,
+        kv_scale_granularity: ScaleGranularity::Tensor,
         emulate: None,
         attention_backend: None,
         mechanisms: Vec::new(),

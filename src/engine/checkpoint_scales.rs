@@ -87,6 +87,9 @@ pub enum KvScaleError {
     /// Calibration on nothing.
     #[error("no prompts to calibrate KV cache scales on")]
     NoPrompts,
+    /// One scale per head asked for where nothing is calibrated.
+    #[error("scales per head are asked for, but only calibrated scales have a granularity to choose")]
+    Granularity,
 }
 
 impl CheckpointScales {

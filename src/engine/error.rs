@@ -133,6 +133,9 @@ impl EngineError {
             }
             Self::KvOption(_) => "give indices of layers, or `sliding_window`",
             Self::KvScale(KvScaleError::NoPrompts) => "calibrate on at least one prompt, or on random tokens",
+            Self::KvScale(KvScaleError::Granularity) => {
+                "leave the granularity out (a checkpoint's own scales decide it), or calibrate the scales"
+            }
             Self::KvScale(KvScaleError::E5m2) => "use fp8_e4m3, or calibrate",
             Self::KvScale(_) => "calibrate the scales, on prompts or on random tokens, or use none",
             Self::BudgetTooSmall { needed, .. } => return vec![format!("give the KV cache at least {needed} bytes")],

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::engine::attention::{Attention, Phase};
-use crate::engine::calibration::apply_scales;
+use crate::engine::calibration::{apply_scales, are_scales_per_head};
 use crate::engine::config::{MAX_CONTEXT, RopeScaling};
 use crate::engine::error::EngineError;
 use crate::engine::kernels::{self, KEY_BLOCK};
@@ -74,7 +74,8 @@ impl Engine {
             return Err(EngineError::PrefillChunk { found: chunk, multiple: KEY_BLOCK, most: MAX_PREFILL_CHUNK });
         }
         let config = model.config();
-        let attention = Attention::resolve(options, config.head_dim, &kernel)?;
+        let per_head_scales = are_scales_per_head(&model, options, &plan)?;
+        let attention = Attention::resolve(options, config.head_dim, per_head_scales, &kernel)?;
         plan.block_tokens = attention.choice.backend.block_tokens;
         if attention.prefill.truncating_codec {
             plan.rounding = KvRounding::TowardZero;

@@ -251,12 +251,14 @@ impl Weights {
         }
     }
 
-    /// BLAKE3 of the bytes of all weight files in their order, in hex.
+    /// BLAKE3 of the bytes of all weight files in their order and of the configuration, in hex.
     pub(in crate::engine) fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         self.files.iter().for_each(|file| {
             hasher.update(file);
         });
+        // What is computed with the weights stands in `config.json`, which is none of the files.
+        hasher.update(self.config.fingerprint().as_bytes());
         hasher.finalize().to_hex().to_string()
     }
 

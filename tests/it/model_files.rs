@@ -417,12 +417,16 @@ fn biases_of_llama_follow_the_rows_they_belong_to() {
 }
 
 #[test]
-fn the_hash_is_that_of_the_files_bytes() {
+fn the_hash_is_that_of_the_files_bytes_and_of_the_configuration() {
+    let expected = |file: &[u8], model: &Model| {
+        blake3::hash(&[file, model.config().fingerprint().as_bytes()].concat()).to_hex().to_string()
+    };
     let bytes = converted(&tiny_llama()).bytes();
-    let expected = blake3::hash(&bytes).to_hex().to_string();
-    assert_eq!(load_gguf(&bytes).unwrap().weights_hash(), expected);
+    let gguf = load_gguf(&bytes).unwrap();
+    assert_eq!(gguf.weights_hash(), expected(&bytes, &gguf));
     let file = std::fs::read(tiny_llama().join("model.safetensors")).unwrap();
-    assert_eq!(Model::load(&tiny_llama()).unwrap().weights_hash(), blake3::hash(&file).to_hex().to_string());
+    let folder = Model::load(&tiny_llama()).unwrap();
+    assert_eq!(folder.weights_hash(), expected(&file, &folder));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::engine::attention::arithmetic::{Arithmetic, KvScaling, Phase};
 use crate::engine::attention::emulated::{kernel_in, own_arithmetic};
 use crate::engine::attention::guard::{Choice, GuardError, Question, Variants, choose};
 use crate::engine::kernels::Kernel;
-use crate::engine::options::{EngineOptions, KvScaleSource, ScaleGranularity};
+use crate::engine::options::{EngineOptions, KvScaleSource};
 use crate::engine::recorder::{Recorder, Recording};
 
 impl Choice {
@@ -29,10 +29,12 @@ pub(in crate::engine) struct Attention {
 }
 
 impl Attention {
-    /// The backend for `options` and heads of `head_dim`, computing on `kernel`.
+    /// The backend for `options` and heads of `head_dim`, computing on `kernel`. `per_head_scales` tells of the static
+    /// scales in effect, wherever they come from.
     pub(in crate::engine) fn resolve(
         options: &EngineOptions,
         head_dim: usize,
+        per_head_scales: bool,
         kernel: &Arc<dyn Kernel>,
     ) -> Result<Self, GuardError> {
         if ![1, 256].contains(&options.triton_p_scale) {
@@ -44,8 +46,7 @@ impl Attention {
             kv_cache_dtype: &options.kv_cache_dtype,
             head_dim,
             block_tokens: None,
-            per_head_scales: options.kv_scales != KvScaleSource::None
-                && options.kv_scale_granularity == ScaleGranularity::Head,
+            per_head_scales,
         })?;
         let variants = Variants {
             triton_p_scale: options.triton_p_scale,
@@ -111,7 +112,7 @@ mod tests {
     use crate::engine::options::{Mechanism, Platform};
 
     fn attention(options: &EngineOptions) -> Result<Attention, GuardError> {
-        Attention::resolve(options, 64, &kernels::resolve(Some("portable")).unwrap())
+        Attention::resolve(options, 64, false, &kernels::resolve(Some("portable")).unwrap())
     }
 
     fn emulated(platform: Platform, kv_cache_dtype: &str, backend: Option<&str>) -> EngineOptions {
@@ -197,6 +198,18 @@ mod tests {
     }
 
     #[test]
+    fn scales_per_head_are_refused_where_their_backend_takes_none_wherever_they_come_from() {
+        let kernel = kernels::resolve(Some("portable")).unwrap();
+        for platform in [Platform::Sm80, Platform::Sm89] {
+            let options =
+                EngineOptions { kv_scales: KvScaleSource::Checkpoint, ..emulated(platform, "fp8", Some("FLASHINFER")) };
+            assert!(Attention::resolve(&options, 64, false, &kernel).is_ok(), "{platform}");
+            let error = Attention::resolve(&options, 64, true, &kernel).err().unwrap().to_string();
+            assert!(error.contains("per-head quant scales not supported"), "{platform}: {error}");
+        }
+    }
+
+    #[test]
     fn the_record_says_what_is_computed() {
         let words = |options: &EngineOptions| attention(options).unwrap().words();
         assert_eq!(words(&EngineOptions::default()), "Q, K and V in f32, P in f32, sums in f32");
@@ -212,10 +225,10 @@ mod tests {
     fn unit_scales_leave_the_fast_path_to_the_kernel() {
         let Ok(kernel) = kernels::resolve(Some("x86_64-bf16-avx512")) else { return };
         let options = emulated(Platform::Sm80, "fp8", None);
-        let fast = Attention::resolve(&options, 64, &kernel).unwrap();
+        let fast = Attention::resolve(&options, 64, false, &kernel).unwrap();
         assert!(std::ptr::addr_eq(fast.kernel(Phase::Prefill), &*kernel));
         let scaled = EngineOptions { kv_scales: KvScaleSource::Checkpoint, ..options };
-        let exact = Attention::resolve(&scaled, 64, &kernel).unwrap();
+        let exact = Attention::resolve(&scaled, 64, false, &kernel).unwrap();
         assert!(!std::ptr::addr_eq(exact.kernel(Phase::Prefill), &*kernel));
     }
 }

@@ -202,6 +202,12 @@ impl ModelConfig {
         self.n_head / self.n_kv_head
     }
 
+    /// BLAKE3 over all fields, in hex. The derived `Debug` names every field of every type in here, new ones too, and
+    /// writes floats so that different ones differ.
+    pub fn fingerprint(&self) -> String {
+        blake3::hash(format!("{self:?}").as_bytes()).to_hex().to_string()
+    }
+
     fn checked(self) -> Result<Self, ConfigError> {
         for (key, found, limit) in [
             ("layers", self.layers.len(), MAX_LAYERS),
@@ -263,4 +269,69 @@ fn bounded(key: &str, found: usize, limit: usize) -> Result<usize, ConfigError> 
 
 fn unsupported(what: &'static str, found: &str, supported: &[&str]) -> ConfigError {
     ConfigError::Unsupported { what, found: found.into(), supported: supported.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> ModelConfig {
+        let text = br#"{"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "rms_norm_eps": 1e-5, "max_position_embeddings": 64,
+            "rope_theta": 10000.0, "hidden_act": "silu"}"#;
+        ModelConfig::from_json(text, true).unwrap()
+    }
+
+    #[test]
+    fn every_field_changes_the_fingerprint() {
+        let changes: [fn(&mut ModelConfig); 22] = [
+            |c| c.architecture.push('x'),
+            |c| c.family = Family::Qwen2,
+            |c| c.vocab_size += 1,
+            |c| c.hidden_size += 1,
+            |c| c.intermediate_size += 1,
+            |c| c.n_head += 1,
+            |c| c.n_kv_head += 1,
+            |c| c.head_dim += 2,
+            |c| c.rms_norm_eps = c.rms_norm_eps.next_up(),
+            |c| c.rope_theta = c.rope_theta.next_up(),
+            |c| c.rope_scaling = RopeScaling::Linear { factor: 2.0 },
+            |c| c.rope_factors.push(1.0),
+            |c| c.window_rope = Some(RopeBase { theta: 10_000.0, scaling: RopeScaling::Default }),
+            |c| c.attention_scale = c.attention_scale.next_up(),
+            |c| c.qk_norm = !c.qk_norm,
+            |c| c.qkv_bias = !c.qkv_bias,
+            |c| c.out_bias = !c.out_bias,
+            |c| c.post_norms = !c.post_norms,
+            |c| c.activation = Activation::GeluTanh,
+            |c| c.embedding_scale = Some(1.0),
+            |c| c.trained_context += 1,
+            |c| c.tied_embeddings = !c.tied_embeddings,
+        ];
+        let layers: [fn(&mut ModelConfig); 2] =
+            [|c| c.layers[1].window = Some(8), |c| c.layers[1].rope = LayerRope::None];
+        let mut seen = std::collections::BTreeSet::from([config().fingerprint()]);
+        for (i, change) in changes.iter().chain(&layers).enumerate() {
+            let mut changed = config();
+            change(&mut changed);
+            assert!(seen.insert(changed.fingerprint()), "change {i}");
+        }
+        assert_eq!(config().fingerprint(), config().fingerprint());
+    }
+
+    #[test]
+    fn the_beta_of_a_stretched_rope_changes_the_fingerprint() {
+        let with = |beta_fast: f64| {
+            let rope_scaling = RopeScaling::Yarn {
+                factor: 4.0,
+                original_context: 64,
+                beta_fast,
+                beta_slow: 1.0,
+                attention_factor: 1.0,
+                truncate: true,
+            };
+            ModelConfig { rope_scaling, ..config() }.fingerprint()
+        };
+        assert_ne!(with(32.0), with(16.0));
+    }
 }

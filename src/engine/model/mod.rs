@@ -70,7 +70,7 @@ impl Model {
         &self.kv_scales
     }
 
-    /// BLAKE3 of the weight files' bytes, in hex.
+    /// BLAKE3 of the weight files' bytes and of the configuration that is computed with, in hex.
     pub fn weights_hash(&self) -> String {
         self.weights_hash.clone()
     }

@@ -61,7 +61,7 @@ fn sentence(arm: &ArmComparison) -> Option<String> {
         .collect();
     let name = &arm.summary.arm.name;
     (cells > 0).then(|| match further.len() {
-        0 => format!("{name}: other wordings move its answers no further than those of the baseline"),
+        0 => format!("{name}: nothing shows that other wordings move its answers further than the baseline's"),
         count => format!(
             "{name}: its answers move further than the baseline's in {count} of {cells} cells ({})",
             further.join(", ")

@@ -8,10 +8,16 @@
 
 mod answer_text;
 mod bindings;
+mod contains;
 mod exact_value;
 mod json_records;
+mod regex_match;
+mod ruler;
 mod sequence;
+mod similarity;
 mod span;
+
+pub use regex_match::check_pattern;
 
 use crate::hint::{Hint, did_you_mean};
 use crate::sample::{Completion, Fault, FaultKind, Item, Score};
@@ -37,6 +43,12 @@ pub static SCORERS: &[Scorer] = &[
         score: bindings::score,
     },
     Scorer {
+        name: "contains",
+        version: 1,
+        summary: "every expected text occurs in the answer, letter for letter",
+        score: contains::score,
+    },
+    Scorer {
         name: "exact_value",
         version: 1,
         summary: "one value from the first answer line, exact; near misses and values of other keys named",
@@ -49,10 +61,34 @@ pub static SCORERS: &[Scorer] = &[
         score: json_records::score,
     },
     Scorer {
+        name: "regex_match",
+        version: 1,
+        summary: "every expected pattern matches somewhere in the answer (linear-time regular expressions)",
+        score: regex_match::score,
+    },
+    Scorer {
+        name: "ruler_all",
+        version: 1,
+        summary: "RULER's string_match_all: share of the references that occur, letters of either case",
+        score: ruler::score_all,
+    },
+    Scorer {
+        name: "ruler_part",
+        version: 1,
+        summary: "RULER's string_match_part: 1 where any reference occurs, letters of either case",
+        score: ruler::score_part,
+    },
+    Scorer {
         name: "sequence",
         version: 1,
         summary: "lines in a known order: completion, order, duplicates, extra lines",
         score: sequence::score,
+    },
+    Scorer {
+        name: "similarity",
+        version: 1,
+        summary: "edit similarity with the nearest expected text; right where they are the same but for whitespace",
+        score: similarity::score,
     },
     Scorer {
         name: "span",

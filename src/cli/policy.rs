@@ -99,6 +99,8 @@ fn as_recorded(records: &Records, bins: &[Bin], tasks: &[String], gate: GatePoli
         bins: bins.to_vec(),
         samples: BTreeMap::new(),
         params: toml::Table::new(),
+        scorer: None,
+        custom: None,
     };
     Suite {
         name: records.baseline.manifest.suite.clone(),

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::{BinPlan, CellPolicy, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
+use super::custom::{check_scorer, of_params};
+use super::{BinPlan, CellPolicy, CustomFile, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
 use crate::sample::{Bin, Language};
-use crate::tasks::{self, PerBin};
+use crate::tasks::{self, Ground, PerBin};
 
 /// Version of the file format.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -74,6 +76,7 @@ struct TaskFile {
     kind: String,
     bins: Option<Vec<Length>>,
     samples: Option<PerBin<u32>>,
+    scorer: Option<String>,
     #[serde(default)]
     params: toml::Table,
 }
@@ -111,9 +114,9 @@ pub(super) fn read(path: &Path) -> Result<String, SuiteError> {
     Ok(text)
 }
 
-/// Parses and checks everything that can be checked without a tokenizer.
-pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
-    let check = Checker { origin };
+/// Parses and checks everything that can be checked without a tokenizer; files that it names are looked for from `folder`.
+pub(super) fn parse(text: &str, origin: &str, folder: Option<&Path>) -> Result<Suite, SuiteError> {
+    let check = Checker { origin, folder };
     check.limit("bytes", text.len() as u64, MAX_FILE_BYTES)?;
     check.schema_version(text)?;
     let file: SuiteFile = toml::from_str(text).map_err(|error| check.syntax(text, &error))?;
@@ -164,7 +167,7 @@ pub(super) fn check_items(suite: &Suite, origin: &str) -> Result<(), SuiteError>
         let asked = suite.tasks.iter().filter(|plan| plan.bins.contains(&bin.bin));
         asked.map(|plan| u64::from(plan.samples_in(bin))).sum()
     };
-    Checker { origin }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
+    Checker { origin, folder: None }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
 }
 
 /// The policy that a `[gate]` table, in the spelling of suite files, makes of the suite's own.
@@ -174,11 +177,12 @@ pub(super) fn gate(table: &toml::Table, origin: &str, suite: &Suite) -> Result<G
         line: 1,
         message: error.message().to_owned(),
     })?;
-    Checker { origin }.gate(file, &suite.bins, &suite.tasks, &suite.gate)
+    Checker { origin, folder: None }.gate(file, &suite.bins, &suite.tasks, &suite.gate)
 }
 
 struct Checker<'a> {
     origin: &'a str,
+    folder: Option<&'a Path>,
 }
 
 impl Checker<'_> {
@@ -288,7 +292,32 @@ impl Checker<'_> {
             task: task.id.into(),
             message: error.message,
         })?;
-        Ok(TaskPlan { task: task.id.into(), bins: chosen, samples, params: file.params })
+        if let Some(name) = &file.scorer {
+            check_scorer(self.origin, format!("tasks[{number}].scorer"), name)?;
+        }
+        let mut plan = TaskPlan {
+            task: task.id.into(),
+            bins: chosen,
+            samples,
+            params: file.params,
+            scorer: file.scorer,
+            custom: None,
+        };
+        if task.ground == Ground::Given {
+            plan.custom = Some(Arc::new(self.custom(number, &plan, bins)?));
+        }
+        Ok(plan)
+    }
+
+    /// The user's prompts.
+    fn custom(&self, number: usize, plan: &TaskPlan, bins: &[BinPlan]) -> Result<CustomFile, SuiteError> {
+        let Some(folder) = self.folder else {
+            let message = "a file of prompts can be asked by a suite file of your own only";
+            return Err(self.invalid(&format!("tasks[{number}].params.file"), message));
+        };
+        let windows = bins.iter().filter(|bin| plan.bins.contains(&bin.bin));
+        let windows = windows.map(|bin| (bin.bin, bin.output_reserve)).collect();
+        of_params(&plan.params, folder, plan.scorer.as_deref(), windows)
     }
 
     /// A percentage as a share.

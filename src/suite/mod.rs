@@ -3,6 +3,7 @@
 //!
 //! To add a suite: a file in `suites/` and a line in [`BUILTIN`].
 
+mod custom;
 mod error;
 mod file;
 mod plan;
@@ -10,9 +11,11 @@ mod select;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use custom::CustomFile;
 pub use error::SuiteError;
 pub use file::SCHEMA_VERSION;
 
@@ -52,7 +55,8 @@ impl Suite {
     /// # Errors
     /// When it cannot be read, is too large, or is not a valid suite; the error names file and key.
     pub fn load(path: &Path) -> Result<Self, SuiteError> {
-        file::parse(&file::read(path)?, &path.display().to_string())
+        let folder = path.parent().unwrap_or(Path::new(""));
+        file::parse(&file::read(path)?, &path.display().to_string(), Some(folder))
     }
 
     /// A suite of [`BUILTIN`].
@@ -62,15 +66,15 @@ impl Suite {
     pub fn builtin(name: &str) -> Result<Self, SuiteError> {
         let found = BUILTIN.iter().find(|(known, _)| *known == name);
         let (name, text) = found.ok_or_else(|| SuiteError::UnknownSuite { name: name.into() })?;
-        file::parse(text, &format!("suites/{name}.toml"))
+        file::parse(text, &format!("suites/{name}.toml"), None)
     }
 
-    /// A suite out of the text of a file; `origin` names it in errors.
+    /// A suite out of the text of a file; `origin` names it in errors. It has no folder, so it cannot name a file of prompts.
     ///
     /// # Errors
     /// As [`Suite::load`].
     pub fn parse(text: &str, origin: &str) -> Result<Self, SuiteError> {
-        file::parse(text, origin)
+        file::parse(text, origin, None)
     }
 
     /// The suite with the keys of `gate`, a `[gate]` table as suite files have it, in place of its own; `origin` names it in errors.
@@ -86,6 +90,9 @@ impl Suite {
         let mut versions = BTreeMap::from([("suite".to_owned(), format!("{} {}", self.name, self.version))]);
         for task in self.tasks.iter().filter_map(|plan| tasks::find(&plan.task)) {
             versions.insert(format!("generator.{}", task.id), task.generator_version.to_string());
+        }
+        for (plan, file) in self.tasks.iter().filter_map(|plan| Some((plan, plan.custom.as_ref()?))) {
+            versions.insert(format!("file.{}", plan.task), file.hash().to_owned());
         }
         if let Some(version) = tasks::lexicon_version(self.language) {
             versions.insert(format!("lexicon.{}", self.language.tag()), version.to_owned());
@@ -153,12 +160,22 @@ pub struct TaskPlan {
     pub samples: BTreeMap<Bin, u32>,
     /// The task's parameters as given (validated by the task).
     pub params: toml::Table,
+    /// Judges instead of the task's own scorer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scorer: Option<String>,
+    /// The user's prompts, where the task asks those.
+    #[serde(skip)]
+    pub custom: Option<Arc<CustomFile>>,
 }
 
 impl TaskPlan {
     /// Items of this task in `bin`.
     pub(crate) fn samples_in(&self, bin: &BinPlan) -> u32 {
-        self.samples.get(&bin.bin).copied().unwrap_or(bin.samples)
+        let own = self.samples.get(&bin.bin).copied();
+        match &self.custom {
+            Some(file) => own.unwrap_or(u32::MAX).min(file.lines_in(bin.bin)),
+            None => own.unwrap_or(bin.samples),
+        }
     }
 }
 

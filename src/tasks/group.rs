@@ -90,7 +90,7 @@ pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Resul
         return Err(too_small(request, needed, budget));
     }
     let mut source: Box<dyn Filler> = match ground {
-        Ground::Prose => Box::new(Prose { lexicon, reserved: &soil.reserved, rng }),
+        Ground::Prose | Ground::Given => Box::new(Prose { lexicon, reserved: &soil.reserved, rng }),
         Ground::Pairs => Box::new(PairFiller { soil: &mut soil, rng }),
     };
     let composed = compose(request, &frame, &plants, source.as_mut(), budget, counter)?;
@@ -163,7 +163,7 @@ impl Frame {
     fn new(ground: Ground, planted: &[Planted], variant: u64, counter: &dyn TokenCounter) -> Self {
         // The opening ends in front of the first unit's separator, a space in prose and a newline in a list.
         let (choices, start, closing) = match ground {
-            Ground::Prose => (PROSE_OPENINGS, "Text:", " This is the end of the text."),
+            Ground::Prose | Ground::Given => (PROSE_OPENINGS, "Text:", " This is the end of the text."),
             Ground::Pairs => (PAIRS_OPENINGS, "The list", "\nThe list ends here."),
         };
         let mut opening = choices[(variant % choices.len() as u64) as usize].to_owned();

@@ -6,6 +6,7 @@
 //!
 //! To add a task: one file with a `TASK`, one line in [`TASKS`].
 
+mod custom;
 mod enumerate;
 mod error;
 mod group;
@@ -24,6 +25,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+pub use custom::{CustomLine, CustomParams, LineFault, custom_params};
 pub use error::TaskError;
 pub use group::{GroupRequest, QuestionRequest, generate};
 pub(crate) use params::PerBin;
@@ -61,6 +63,8 @@ pub enum Ground {
     Prose,
     /// Lines of look-alike keys with values, nothing else.
     Pairs,
+    /// Prompts that the user gives whole; see [`CustomLine`].
+    Given,
 }
 
 /// What a depth slot means for a task.
@@ -73,8 +77,15 @@ pub enum Depth {
 }
 
 /// All tasks, in the order they are listed.
-pub static TASKS: &[Task] =
-    &[needle::TASK, lookalike::TASK, multiquery::TASK, json_extract::TASK, enumerate::TASK, verbatim::TASK];
+pub static TASKS: &[Task] = &[
+    needle::TASK,
+    lookalike::TASK,
+    multiquery::TASK,
+    json_extract::TASK,
+    enumerate::TASK,
+    verbatim::TASK,
+    custom::TASK,
+];
 
 /// The task with this id.
 pub fn find(id: &str) -> Option<&'static Task> {

@@ -2,6 +2,8 @@
 
 // The command line from outside: help, messages, exit codes, dry runs.
 mod cli;
+// The user's own prompts.
+mod custom;
 // Models, prefill, decode, forks, threads and chunks against recorded numbers.
 mod engine;
 // Error rates of the gate by simulation.

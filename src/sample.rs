@@ -300,6 +300,13 @@ pub enum Gold {
         /// Index of the word that differs.
         place: usize,
     },
+    /// JSON under a schema.
+    Schema {
+        /// A JSON Schema.
+        schema: serde_json::Value,
+        /// The right value, where there is only one.
+        expected: Option<serde_json::Value>,
+    },
 }
 
 /// A tool on offer.

@@ -155,7 +155,7 @@ fn pairs_in(text: &str, keys: &[&str]) -> Vec<(String, String)> {
     pairs
 }
 
-fn pair_in(line: &str, keys: &[&str]) -> Option<(String, String)> {
+pub(super) fn pair_in(line: &str, keys: &[&str]) -> Option<(String, String)> {
     let line = without_marker(line);
     let opened = line.trim_start_matches(['"', '\'', '`', '*', '“', ' ']);
     let known = keys.iter().filter(|key| opened.starts_with(**key)).max_by_key(|key| key.len()).and_then(|key| {

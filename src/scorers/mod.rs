@@ -4,19 +4,27 @@
 //! right. Faults are named by kind, at most one per kind, the most telling first. Judged is the text alone: why it ended and
 //! what it looks like is the detectors' matter.
 //!
-//! To add one: a file with `score`, its tests, and a line in [`SCORERS`]. `answer_text` holds how answers are read.
+//! To add one: a file with `score`, its tests, and a line in [`SCORERS`]. `answer_text` and `answer_json` hold how answers are read.
 
+mod answer_json;
 mod answer_text;
 mod bindings;
+mod citations;
 mod contains;
 mod exact_value;
+mod format_rules;
 mod json_records;
+mod json_schema;
+mod record_matching;
 mod regex_match;
 mod ruler;
 mod sequence;
 mod similarity;
 mod span;
+mod table_rows;
+mod tool_call;
 
+pub use json_schema::check_schema;
 pub use regex_match::check_pattern;
 
 use crate::hint::{Hint, did_you_mean};
@@ -43,6 +51,12 @@ pub static SCORERS: &[Scorer] = &[
         score: bindings::score,
     },
     Scorer {
+        name: "citations",
+        version: 1,
+        summary: "`key: value [source]` lines: citation precision and recall, right values with wrong sources",
+        score: citations::score,
+    },
+    Scorer {
         name: "contains",
         version: 1,
         summary: "every expected text occurs in the answer, letter for letter",
@@ -55,10 +69,22 @@ pub static SCORERS: &[Scorer] = &[
         score: exact_value::score,
     },
     Scorer {
-        name: "json_records",
+        name: "format_rules",
         version: 1,
+        summary: "lines under rules of form: every rule on every line, with the drift over the answer",
+        score: format_rules::score,
+    },
+    Scorer {
+        name: "json_records",
+        version: 2,
         summary: "a JSON array of flat objects: syntax, schema, fields, order, missing and extra records",
         score: json_records::score,
+    },
+    Scorer {
+        name: "json_schema",
+        version: 1,
+        summary: "JSON under a JSON Schema, with or without one right value",
+        score: json_schema::score,
     },
     Scorer {
         name: "regex_match",
@@ -95,6 +121,18 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "a passage reproduced: exact but for whitespace, else edit similarity and first divergence",
         score: span::score,
+    },
+    Scorer {
+        name: "table_rows",
+        version: 1,
+        summary: "table rows as JSON objects, one a line: F1 of the exact rows, first bad row",
+        score: table_rows::score,
+    },
+    Scorer {
+        name: "tool_call",
+        version: 1,
+        summary: "one tool call: name, argument names, JSON types and values, text around it",
+        score: tool_call::score,
     },
 ];
 

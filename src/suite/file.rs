@@ -122,9 +122,6 @@ pub(super) fn parse(text: &str, origin: &str, folder: Option<&Path>) -> Result<S
     let file: SuiteFile = toml::from_str(text).map_err(|error| check.syntax(text, &error))?;
     check.name(&file.name)?;
     let language = file.language.unwrap_or(Language::En);
-    if tasks::lexicon_version(language).is_none() {
-        return Err(check.invalid("language", format!("there is no haystack in `{}`", language.tag())));
-    }
     check.limit("bins", file.bins.len() as u64, MAX_BINS as u64)?;
     check.limit("tasks", file.tasks.len() as u64, MAX_TASKS as u64)?;
     let mut bins = Vec::new();

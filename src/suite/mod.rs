@@ -94,9 +94,8 @@ impl Suite {
         for (plan, file) in self.tasks.iter().filter_map(|plan| Some((plan, plan.custom.as_ref()?))) {
             versions.insert(format!("file.{}", plan.task), file.hash().to_owned());
         }
-        if let Some(version) = tasks::lexicon_version(self.language) {
-            versions.insert(format!("lexicon.{}", self.language.tag()), version.to_owned());
-        }
+        let lexicon = tasks::lexicon_version(self.language).to_owned();
+        versions.insert(format!("lexicon.{}", self.language.tag()), lexicon);
         versions
     }
 

@@ -1,7 +1,7 @@
 //! Why items cannot be generated.
 
 use crate::hint::Hint;
-use crate::sample::{Bin, Language};
+use crate::sample::Bin;
 use crate::units::format_token_count;
 
 /// Why items cannot be generated. Nothing is ever shortened in silence and no search runs without an end.
@@ -83,12 +83,6 @@ pub enum TaskError {
         /// The document.
         haystack_id: String,
     },
-    /// There are no words for the language.
-    #[error("there is no haystack in language `{}`", language.tag())]
-    Language {
-        /// The language.
-        language: Language,
-    },
     /// Questions that need different kinds of documents cannot share one.
     #[error("{tasks} cannot share a document")]
     MixedGround {
@@ -122,7 +116,6 @@ impl Hint for TaskError {
             Self::PartialGroup { .. } => vec!["generate the whole group, then leave out what is not needed".into()],
             Self::Params { .. } => Vec::new(),
             Self::UnknownTask { task } => vec![crate::hint::did_you_mean(task, &super::ids())],
-            Self::Language { .. } => vec!["known: en".into()],
             Self::MixedGround { .. } => vec!["ask them in documents of their own".into()],
         }
     }

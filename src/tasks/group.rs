@@ -67,7 +67,7 @@ fn least_fill(bin: Bin) -> f64 {
 /// When the text that is asked for, or a right answer, does not fit; when unused keys or values run out; when parameters
 /// are not legal; when the questions need different kinds of documents.
 pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Result<Vec<Item>, TaskError> {
-    let lexicon = Lexicon::of(request.language).ok_or(TaskError::Language { language: request.language })?;
+    let lexicon = Lexicon::of(request.language);
     let ground = common_ground(request)?;
     let mut rng = Rng::from_name(&["haystack", request.haystack_id]);
     let mut soil = Soil {
@@ -78,7 +78,7 @@ pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Resul
         pairs: PairLines::default(),
     };
     let planted = plant_all(request, lexicon, &mut soil, counter)?;
-    let frame = Frame::new(ground, &planted, soil.variant, counter);
+    let frame = Frame::new(Surroundings::of(ground, request.language), &planted, soil.variant, counter);
     if frame.longest() >= UNCOUNTABLE_TOKENS {
         return Err(TaskError::Uncountable { tasks: task_list(request), bin: request.bin });
     }
@@ -90,7 +90,9 @@ pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Resul
         return Err(too_small(request, needed, budget));
     }
     let mut source: Box<dyn Filler> = match ground {
-        Ground::Prose | Ground::Given => Box::new(Prose { lexicon, reserved: &soil.reserved, rng }),
+        Ground::Prose | Ground::Given => {
+            Box::new(Prose { language: request.language, lexicon, reserved: &soil.reserved, rng })
+        }
         Ground::Pairs => Box::new(PairFiller { soil: &mut soil, rng }),
     };
     let composed = compose(request, &frame, &plants, source.as_mut(), budget, counter)?;
@@ -137,16 +139,71 @@ fn plant_all(
         .collect()
 }
 
-/// Opening sentences; drawn per document.
-const PROSE_OPENINGS: &[&str] = &[
-    "Read the following text. At the end there is a question about it.",
-    "Below is a collection of notes. Read them carefully; a question about them comes at the end.",
-    "The text below contains some facts to remember. You will be asked about them afterwards.",
-];
-const PAIRS_OPENINGS: &[&str] = &[
-    "Each line of the following list has a key and the value that belongs to it. At the end there is a question about the list.",
-    "Below is a list of keys with their values, one pair on each line. A question about it comes at the end.",
-];
+/// The fixed words around a document.
+struct Surroundings {
+    /// First sentences; drawn per document.
+    openings: &'static [&'static str],
+    /// Between two sentences of the opening.
+    space: &'static str,
+    /// Right before the first unit, which begins with its separator.
+    start: &'static str,
+    /// Right behind the last unit; begins as a unit does.
+    closing: &'static str,
+    /// Before the question.
+    question: &'static str,
+}
+
+impl Surroundings {
+    fn of(ground: Ground, language: Language) -> &'static Self {
+        match (ground, language) {
+            (Ground::Prose | Ground::Given, Language::En) => &ENGLISH_PROSE,
+            (Ground::Pairs, Language::En) => &ENGLISH_PAIRS,
+            (Ground::Prose | Ground::Given, Language::Zh) => &CHINESE_PROSE,
+            (Ground::Pairs, Language::Zh) => &CHINESE_PAIRS,
+        }
+    }
+}
+
+const ENGLISH_PROSE: Surroundings = Surroundings {
+    openings: &[
+        "Read the following text. At the end there is a question about it.",
+        "Below is a collection of notes. Read them carefully; a question about them comes at the end.",
+        "The text below contains some facts to remember. You will be asked about them afterwards.",
+    ],
+    space: " ",
+    start: "Text:",
+    closing: " This is the end of the text.",
+    question: "\n\nQuestion: ",
+};
+const ENGLISH_PAIRS: Surroundings = Surroundings {
+    openings: &[
+        "Each line of the following list has a key and the value that belongs to it. At the end there is a question about the list.",
+        "Below is a list of keys with their values, one pair on each line. A question about it comes at the end.",
+    ],
+    start: "The list",
+    closing: "\nThe list ends here.",
+    ..ENGLISH_PROSE
+};
+const CHINESE_PROSE: Surroundings = Surroundings {
+    openings: &[
+        "请阅读下面的文字。文末有一个与它有关的问题。",
+        "下面是一些笔记。请仔细阅读，最后会就其内容提一个问题。",
+        "下面的文字里有一些需要记住的事实，读完之后会问到它们。",
+    ],
+    space: "",
+    start: "正文从这里开始",
+    closing: "。正文到此结束。",
+    question: "\n\n问题：",
+};
+const CHINESE_PAIRS: Surroundings = Surroundings {
+    openings: &[
+        "下面的列表每行有一个键和它对应的值。最后有一个关于这个列表的问题。",
+        "下面是一份键和值的列表，每行一对。列表之后会提一个与它有关的问题。",
+    ],
+    start: "列表如下",
+    closing: "\n列表到此结束。",
+    ..CHINESE_PROSE
+};
 
 /// What stands around the document, with the token count of every whole prompt without the document's units.
 struct Frame {
@@ -160,25 +217,20 @@ struct Frame {
 }
 
 impl Frame {
-    fn new(ground: Ground, planted: &[Planted], variant: u64, counter: &dyn TokenCounter) -> Self {
-        // The opening ends in front of the first unit's separator, a space in prose and a newline in a list.
-        let (choices, start, closing) = match ground {
-            Ground::Prose | Ground::Given => (PROSE_OPENINGS, "Text:", " This is the end of the text."),
-            Ground::Pairs => (PAIRS_OPENINGS, "The list", "\nThe list ends here."),
-        };
-        let mut opening = choices[(variant % choices.len() as u64) as usize].to_owned();
+    fn new(words: &Surroundings, planted: &[Planted], variant: u64, counter: &dyn TokenCounter) -> Self {
+        let mut opening = words.openings[(variant % words.openings.len() as u64) as usize].to_owned();
         let mut seen: Vec<&str> = Vec::new();
         for extra in planted.iter().filter_map(|question| question.opening.as_deref()) {
             if !seen.contains(&extra) {
                 seen.push(extra);
-                opening.push(' ');
+                opening.push_str(words.space);
                 opening.push_str(extra);
             }
         }
         opening.push_str("\n\n");
-        opening.push_str(start);
-        let endings: Vec<String> =
-            planted.iter().map(|question| format!("{closing}\n\nQuestion: {}", question.question.text)).collect();
+        opening.push_str(words.start);
+        let ending = |asked: &Planted| [words.closing, words.question, asked.question.text.as_str()].concat();
+        let endings: Vec<String> = planted.iter().map(ending).collect();
         let count = |ending: &String| counter.count_chat(&[("user", &format!("{opening}{ending}"))]);
         let tokens: Vec<usize> = endings.iter().map(count).collect();
         let before = tokens.iter().zip(&endings).map(|(all, ending)| all.saturating_sub(counter.count(ending))).min();

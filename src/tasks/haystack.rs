@@ -1,11 +1,12 @@
 //! The document: filler around planted units, at token positions, to an exact budget.
 //!
-//! A unit is a piece of text that starts with its separator (a space in prose, a newline in a list) and ends in something
-//! visible, so that units meet at boundaries where the tokenizer's counts add up.
+//! A unit is a piece of text that starts with its separator (a space in English prose, the full stop of the sentence before
+//! in Chinese, a newline in a list) and ends in something visible, so that units meet at boundaries where the tokenizer's
+//! counts add up.
 
-use super::lexicon::{Lexicon, Reserved};
+use super::lexicon::{Lexicon, Reserved, as_unit, trim_separator};
 use crate::rng::Rng;
-use crate::sample::Binding;
+use crate::sample::{Binding, Language};
 use crate::tokenizer::TokenCounter;
 
 /// One piece of a document.
@@ -66,6 +67,7 @@ pub(super) trait Filler {
 
 /// Grammar-generated prose.
 pub(super) struct Prose<'a> {
+    pub(super) language: Language,
     pub(super) lexicon: &'a Lexicon,
     pub(super) reserved: &'a Reserved,
     pub(super) rng: Rng,
@@ -77,11 +79,15 @@ const UNITS_PER_PARAGRAPH: usize = 6;
 impl Filler for Prose<'_> {
     fn next_unit(&mut self, counter: &dyn TokenCounter) -> Unit {
         let first = self.lexicon.sentence(&mut self.rng, self.reserved, counter);
+        let text = as_unit(self.language, first.text.trim_start());
         if self.rng.below(UNITS_PER_PARAGRAPH) > 0 {
-            return Unit { text: first.text, tokens: first.tokens, entry: None };
+            return Unit { text, tokens: first.tokens, entry: None };
         }
         let second = self.lexicon.sentence(&mut self.rng, self.reserved, counter);
-        let text = format!("{}\n{}", first.text, second.text.trim_start());
+        let text = match self.language {
+            Language::En => format!("{text}\n{}", second.text.trim_start()),
+            Language::Zh => format!("{text}。\n{}", second.text.trim_end_matches('。')),
+        };
         // A newline may merge with the full stop before it, so this pair is counted as a whole.
         Unit { tokens: counter.count(&text), text, entry: None }
     }
@@ -158,7 +164,8 @@ impl Document {
             .units
             .iter()
             .filter(|placed| placed.offset + reach >= offset && placed.offset + placed.unit.tokens <= end + reach);
-        near.map(|placed| placed.unit.text.as_str()).collect::<String>().trim_start().to_owned()
+        let text: String = near.map(|placed| placed.unit.text.as_str()).collect();
+        trim_separator(&text).to_owned()
     }
 
     /// Whether the sum of the units' counts is exact between `before` and `after`.

@@ -6,9 +6,11 @@
 //!
 //! To add a task: one file with a `TASK`, one line in [`TASKS`].
 
+mod cite;
 mod custom;
 mod enumerate;
 mod error;
+mod format_lock;
 mod group;
 mod haystack;
 mod json_extract;
@@ -18,6 +20,8 @@ mod multiquery;
 mod needle;
 mod params;
 mod planting;
+mod table;
+mod tool_call;
 mod verbatim;
 
 #[cfg(test)]
@@ -82,6 +86,10 @@ pub static TASKS: &[Task] = &[
     lookalike::TASK,
     multiquery::TASK,
     json_extract::TASK,
+    tool_call::TASK,
+    table::TASK,
+    format_lock::TASK,
+    cite::TASK,
     enumerate::TASK,
     verbatim::TASK,
     custom::TASK,
@@ -98,9 +106,8 @@ pub fn ids() -> Vec<&'static str> {
 }
 
 /// The version of a language's words and sentence patterns: they decide the items as much as a generator does.
-/// `None` where the language has none yet.
-pub fn lexicon_version(language: Language) -> Option<&'static str> {
-    lexicon::Lexicon::of(language).map(lexicon::Lexicon::version)
+pub fn lexicon_version(language: Language) -> &'static str {
+    lexicon::Lexicon::of(language).version()
 }
 
 /// The judged groups of tasks.

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::haystack::{Plant, Unit};
-use super::lexicon::{Lexicon, Reserved, Sentence};
+use super::lexicon::{Lexicon, Reserved, Sentence, as_unit};
 use super::lookalike::PairLines;
 use super::params::{ParamError, ValueKind};
 use super::{Task, TaskError};
@@ -152,11 +152,12 @@ impl Planting<'_> {
         draw_value(&mut self.soil.values, || digits(&mut self.rng, length))
     }
 
-    /// An `adjective noun` that stands nowhere else in the document.
+    /// An `adjective noun` (Chinese: `adjective的noun`) that stands nowhere else in the document.
     pub(super) fn fresh_key(&mut self) -> Result<String, TaskError> {
         for _ in 0..MAX_DRAWS {
             let adjective = self.rng.choose(self.lexicon.class("adjective"));
-            let key = format!("{adjective} {}", self.rng.choose(self.lexicon.class("noun")));
+            let noun = self.rng.choose(self.lexicon.class("noun"));
+            let key = self.lexicon.phrase(adjective, noun);
             let is_free = !self.soil.reserved.labels.contains(adjective) && !self.soil.planted.contains(&key);
             if is_free && self.soil.reserved.pairs.insert(key.clone()) {
                 return Ok(key);
@@ -169,7 +170,8 @@ impl Planting<'_> {
     pub(super) fn fresh_label(&mut self) -> Result<String, TaskError> {
         for _ in 0..MAX_DRAWS {
             let label = self.rng.choose(self.lexicon.class("adjective"));
-            let starts_a_key = self.soil.reserved.pairs.iter().any(|pair| pair.starts_with(&format!("{label} ")));
+            let start = self.lexicon.phrase(label, "");
+            let starts_a_key = self.soil.reserved.pairs.iter().any(|pair| pair.starts_with(&start));
             let is_free = !starts_a_key && !self.soil.planted.contains(label);
             if is_free && self.soil.reserved.labels.insert(label.clone()) {
                 return Ok(label.clone());
@@ -210,9 +212,9 @@ impl Planting<'_> {
         self.lexicon.sentence(&mut self.rng, &self.soil.reserved, self.counter)
     }
 
-    /// A plant out of a sentence without its leading space.
+    /// A plant out of a sentence with its full stop and without a leading space.
     pub(super) fn plant(&mut self, number: usize, place: f64, sentence: &str, entry: Option<Binding>) -> Plant {
-        let text = format!(" {sentence}");
+        let text = as_unit(self.language, sentence);
         self.soil.planted.push_str(&text);
         let tokens = self.counter.count(&text);
         Plant { unit: Unit { text, tokens, entry }, place, question: self.question, number }

@@ -226,7 +226,7 @@ fn counts_that_do_not_add_up_are_made_exact_by_counting_whole_prompts() {
 fn depth_slots_are_reached_in_token_position() {
     for task in TASKS.iter().filter(|task| task.depth == Depth::AtSlot) {
         for slot in [0, 10, 25, 50, 75, 90, 100] {
-            let items = document(8192, "depth", &[(task.id, slot)], &Pieces).unwrap();
+            let items = document(32_768, "depth", &[(task.id, slot)], &Pieces).unwrap();
             let depth = items[0].depth_percent.unwrap();
             // The opening, the question and the needle itself take about 3 % of this bin.
             assert!((depth - f64::from(slot)).abs() < 3.5, "{} at {slot}: {depth}", task.id);
@@ -302,8 +302,6 @@ fn what_does_not_fit_is_an_error_that_says_how_much_is_missing() {
         questions: vec![question],
     };
     assert!(matches!(generate(&request, &Pieces), Err(TaskError::AnswerTooLong { .. })));
-    let request = GroupRequest { language: Language::Zh, ..request };
-    assert!(matches!(generate(&request, &Pieces), Err(TaskError::Language { .. })));
 }
 
 #[test]

@@ -9,7 +9,10 @@
 //!    left out, (a) holds. The only look-around is `\s+(?!\S)`, which looks one character past a run of white space; left of
 //!    such a boundary every run ends before a visible character of the left text, so (b) holds. Matching scans left to
 //!    right without looking back, so the right text is cut as if it stood alone.
-//! 2. *CJK sentence mark, then CJK character*, GPT-2 family only: runs of letters and runs of punctuation are separate
+//! 2. *Letter or digit, then CJK sentence mark*, all families: a mark is neither letter, digit nor white space, and every
+//!    alternative that takes one begins with it or has only white space or such characters before it; runs of letters and
+//!    digits end at it, whether it is there or the text ends.
+//! 3. *CJK sentence mark, then CJK character*, GPT-2 family only: runs of letters and runs of punctuation are separate
 //!    alternatives and contractions start with an ASCII apostrophe. (In the Llama 3 family one mark may lead a word.)
 //!
 //! Cutting off single digits first, as SmolLM2 does, only adds cuts. NFC composes nothing across such a boundary, because
@@ -42,6 +45,7 @@ impl Boundaries {
     pub(crate) fn are_additive(self, last: char, first: char) -> bool {
         let Some(family) = self.family else { return false };
         is_space_boundary(last, first) && (family == Family::Gpt2 || !is_line_break(first) || is_plain_letter(last))
+            || is_plain_letter(last) && is_cjk_sentence_mark(first)
             || family == Family::Gpt2 && is_cjk_sentence_boundary(last, first)
     }
 
@@ -83,8 +87,12 @@ fn is_plain_letter(character: char) -> bool {
     character.is_ascii_alphanumeric() || is_cjk_character(character)
 }
 
+fn is_cjk_sentence_mark(character: char) -> bool {
+    matches!(character, '。' | '！' | '？' | '；' | '：' | '，' | '、')
+}
+
 fn is_cjk_sentence_boundary(last: char, first: char) -> bool {
-    matches!(last, '。' | '！' | '？' | '；' | '：' | '，' | '、') && is_cjk_character(first)
+    is_cjk_sentence_mark(last) && is_cjk_character(first)
 }
 
 /// Han, Hiragana, Katakana and Hangul syllables: all of them letters (`\p{Lo}`), none part of a canonical composition's tail.
@@ -116,10 +124,9 @@ fn normalizer_keeps_boundaries(tokenizer: &tokenizers::Tokenizer) -> bool {
 fn special_tokens_fit(tokenizer: &tokenizers::Tokenizer) -> bool {
     tokenizer.get_added_tokens_decoder().values().all(|token| {
         let characters = token.content.chars();
-        let holds_a_boundary = characters
-            .clone()
-            .zip(characters.skip(1))
-            .any(|(last, first)| is_space_boundary(last, first) || is_cjk_sentence_boundary(last, first));
+        let holds_a_boundary = characters.clone().zip(characters.skip(1)).any(|(last, first)| {
+            is_space_boundary(last, first) || is_cjk_sentence_mark(first) || is_cjk_sentence_boundary(last, first)
+        });
         !token.lstrip && !token.rstrip && !token.single_word && !holds_a_boundary
     })
 }
@@ -201,7 +208,7 @@ mod tests {
                 2 => "[.,'!?|<>=+^~$-]{1,2}",
                 1 => "['](s|t|re|ve|m|ll|d|S|RE)",
                 1 => "[0-9]{1,4}",
-                1 => "[你好。，！？、；：ひカ한]{1,2}",
+                2 => "[你好。，！？、；：ひカ한]{1,2}",
                 1 => "[\u{85}\u{a0}\u{2028}\u{3000}\u{1c}\u{180e}\u{200b}]",
                 1 => "[éß\u{301}ſ٣Ⅷ½𝟘🙂\u{200d}]{1,2}",
                 1 => "\\PC",
@@ -232,8 +239,8 @@ mod tests {
     fn pieces_are_cut_where_the_family_allows_it_and_nowhere_else() {
         let pieces = |family, text| Boundaries { family }.pieces(text).collect::<Vec<_>>();
         let text = "One.\nTwo 3\n\n 四。五";
-        assert_eq!(pieces(Some(Family::Gpt2), text), ["One.", "\nTwo", " 3", "\n\n 四。", "五"]);
-        assert_eq!(pieces(Some(Family::Llama3), text), ["One.\nTwo", " 3", "\n\n 四。五"]);
+        assert_eq!(pieces(Some(Family::Gpt2), text), ["One.", "\nTwo", " 3", "\n\n 四", "。", "五"]);
+        assert_eq!(pieces(Some(Family::Llama3), text), ["One.\nTwo", " 3", "\n\n 四", "。五"]);
         assert_eq!(pieces(None, text), [text]);
         assert_eq!(pieces(Some(Family::Gpt2), ""), Vec::<&str>::new());
     }

@@ -35,6 +35,7 @@ pub use words::WordTokenizer;
 /// | `care.` + ` The painter` (anything visible, then a space) | yes | yes | no | yes |
 /// | `value` + `\nkey` (letter or digit, then a newline) | yes | yes | no | yes |
 /// | `value.` + `\nkey` (punctuation, then a newline) | yes | **no** | no | yes |
+/// | `值` + `。键` (letter or digit, then a CJK sentence mark) | yes | yes | no | yes |
 /// | `line\n` + `key` (left ends in white space) | no | no | no | no |
 /// | `pain` + `ter` | no | no | no | no |
 ///

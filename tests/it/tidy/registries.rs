@@ -23,7 +23,12 @@ const REGISTRIES: &[Registry] = &[
         slice: "TASKS",
         shared: &["error", "group", "haystack", "params", "planting"],
     },
-    Registry { folder: "scorers", registry: "scorers/mod.rs", slice: "SCORERS", shared: &["answer_text"] },
+    Registry {
+        folder: "scorers",
+        registry: "scorers/mod.rs",
+        slice: "SCORERS",
+        shared: &["answer_json", "answer_text", "record_matching"],
+    },
     Registry { folder: "detectors", registry: "detectors/mod.rs", slice: "DETECTORS", shared: &["tokens"] },
     Registry {
         folder: "engine/kv_cache",

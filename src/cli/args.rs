@@ -156,6 +156,9 @@ pub(crate) struct SuiteArgs {
     /// Seed of every item, instead of the suite's
     #[arg(long, value_name = "N", env = "KVGAUGE_SEED", hide_env_values = true)]
     pub(crate) seed: Option<u64>,
+    /// Text of your own, UTF-8, as filler of the documents of prose
+    #[arg(long, value_name = "FILE", env = "KVGAUGE_HAYSTACK", hide_env_values = true)]
+    pub(crate) haystack: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -60,6 +60,7 @@ pub(crate) struct SuiteSection {
     pub(crate) tasks: Option<Vec<String>>,
     pub(crate) samples: Option<u32>,
     pub(crate) seed: Option<u64>,
+    pub(crate) haystack: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]

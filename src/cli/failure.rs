@@ -19,7 +19,7 @@ use kvgauge::runner::RunError;
 use kvgauge::suite::SuiteError;
 use kvgauge::targets::TargetError;
 use kvgauge::targets::embedded::OpenError;
-use kvgauge::tasks::TaskError;
+use kvgauge::tasks::{TaskError, UserTextError};
 use kvgauge::tokenizer::TokenizerError;
 
 use crate::bench::BenchError;
@@ -39,6 +39,8 @@ pub(crate) enum Failure {
     Suite(#[from] SuiteError),
     #[error(transparent)]
     Task(#[from] TaskError),
+    #[error(transparent)]
+    Haystack(#[from] UserTextError),
     #[error(transparent)]
     Dtype(#[from] UnknownDtype),
     #[error(transparent)]
@@ -141,7 +143,7 @@ impl Failure {
             | Self::OutputKind { .. } => Exit::Usage,
             Self::ArmMissing { .. } | Self::ArmUnfinished { .. } => Exit::NotMeasured,
             Self::Suite(error) if error.is_selection() => Exit::NothingSelected,
-            Self::Suite(_) => Exit::Usage,
+            Self::Suite(_) | Self::Haystack(_) => Exit::Usage,
             Self::Store(error) => of_store(error),
             Self::Open(OpenError::Engine(error)) | Self::Engine(error) => of_engine(error),
             Self::Open(OpenError::Tokenizer(_) | OpenError::VocabularyTooLarge { .. }) => Exit::Usage,
@@ -274,6 +276,7 @@ impl Hint for Failure {
         match self {
             Self::Config(error) => error.hints(),
             Self::Suite(error) => error.hints(),
+            Self::Haystack(error) => error.hints(),
             Self::Task(error) => error.hints(),
             Self::Dtype(error) => vec![did_you_mean(&error.name, &known_dtypes())],
             Self::Store(error) => error.hints(),

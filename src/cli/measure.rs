@@ -17,6 +17,7 @@ use kvgauge::suite::{Plan, Suite};
 use kvgauge::targets::Target;
 use kvgauge::targets::embedded::{Embedded, LoadedModel};
 use kvgauge::targets::scripted::{Damage, Scripted};
+use kvgauge::tasks::UserText;
 use kvgauge::tokenizer::{TokenCounter, WordTokenizer};
 
 use crate::args::RopeChoice;
@@ -54,7 +55,11 @@ pub(crate) struct MeasuredArm {
 pub(crate) fn load_suite(settings: &SuiteSettings) -> Result<Suite, Failure> {
     let suite = suite_by_name(&settings.name)?;
     let (bins, tasks) = (settings.bins.as_deref(), settings.tasks.as_deref());
-    Ok(suite.select(bins, tasks, settings.samples, settings.seed)?)
+    let suite = suite.select(bins, tasks, settings.samples, settings.seed)?;
+    Ok(match &settings.haystack {
+        Some(path) => suite.with_haystack(UserText::load(path)?),
+        None => suite,
+    })
 }
 
 /// A built-in suite, or a file where the name looks like one.

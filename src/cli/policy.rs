@@ -73,7 +73,7 @@ fn of_builtin(records: &Records) -> Result<GatePolicy, Failure> {
     let (bins, tasks) = asked(records);
     let seed = manifest.plan.get("seed").and_then(|seed| seed.parse().ok());
     let mut counts: BTreeMap<(Bin, &str), u32> = BTreeMap::new();
-    for sample in &records.baseline.samples {
+    for sample in records.baseline.samples.iter().filter(|sample| sample.variant_of.is_none()) {
         *counts.entry((sample.bin, &sample.task)).or_default() += 1;
     }
     [None, counts.values().max().copied()]
@@ -99,6 +99,7 @@ fn as_recorded(records: &Records, bins: &[Bin], tasks: &[String], gate: GatePoli
         bins: bins.to_vec(),
         samples: BTreeMap::new(),
         params: toml::Table::new(),
+        robustness: false,
         scorer: None,
         custom: None,
     };
@@ -110,6 +111,7 @@ fn as_recorded(records: &Records, bins: &[Bin], tasks: &[String], gate: GatePoli
         language: Language::En,
         bins: bins.iter().map(of_bin).collect(),
         tasks: tasks.iter().map(of_task).collect(),
+        haystack: None,
         gate,
     }
 }

@@ -357,6 +357,7 @@ mod tests {
                     task: "needle".into(),
                     slot_percent: 0,
                     index: item as u32,
+                    variant_of: None,
                 })
                 .collect(),
         };

@@ -50,6 +50,7 @@ pub(crate) struct SuiteSettings {
     pub(crate) tasks: Option<Vec<String>>,
     pub(crate) samples: Option<u32>,
     pub(crate) seed: Option<u64>,
+    pub(crate) haystack: Option<PathBuf>,
 }
 
 pub(crate) fn measurement(args: &MeasureArgs, file: &ConfigFile) -> Result<Measurement, Failure> {
@@ -94,6 +95,7 @@ pub(crate) fn suite(args: &SuiteArgs, file: &ConfigFile) -> Result<SuiteSettings
         tasks: first([&args.tasks, &file.suite.tasks]),
         samples: first([&args.samples, &file.suite.samples]),
         seed: first([&args.seed, &file.suite.seed]),
+        haystack: first([&args.haystack, &file.suite.haystack]),
     })
 }
 

@@ -11,6 +11,7 @@ mod answer_text;
 mod bindings;
 mod citations;
 mod contains;
+mod edit;
 mod exact_value;
 mod format_rules;
 mod json_records;
@@ -21,6 +22,7 @@ mod ruler;
 mod sequence;
 mod similarity;
 mod span;
+mod survival;
 mod table_rows;
 mod tool_call;
 
@@ -61,6 +63,12 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "every expected text occurs in the answer, letter for letter",
         score: contains::score,
+    },
+    Scorer {
+        name: "edit",
+        version: 1,
+        summary: "a row of words with one replaced: word edit similarity, the change at its place, length",
+        score: edit::score,
     },
     Scorer {
         name: "exact_value",
@@ -121,6 +129,12 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "a passage reproduced: exact but for whitespace, else edit similarity and first divergence",
         score: span::score,
+    },
+    Scorer {
+        name: "survival",
+        version: 1,
+        summary: "steps that follow from each other: share before the first wrong one",
+        score: survival::score,
     },
     Scorer {
         name: "table_rows",

@@ -283,6 +283,7 @@ impl Suite {
                 task: plan.task.clone(),
                 slot_percent: 0,
                 index: index as u32,
+                variant_of: None,
             };
             let place = line.line.haystack.as_deref().and_then(|name| shared.get(name).copied());
             match place {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::custom::{check_scorer, of_params};
 use super::{BinPlan, CellPolicy, CustomFile, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
 use crate::sample::{Bin, Language};
-use crate::tasks::{self, Ground, PerBin};
+use crate::tasks::{self, Ground, PerBin, perturbations};
 
 /// Version of the file format.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -77,6 +77,8 @@ struct TaskFile {
     bins: Option<Vec<Length>>,
     samples: Option<PerBin<u32>>,
     scorer: Option<String>,
+    #[serde(default)]
+    robustness: bool,
     #[serde(default)]
     params: toml::Table,
 }
@@ -152,6 +154,7 @@ pub(super) fn parse(text: &str, origin: &str, folder: Option<&Path>) -> Result<S
         language,
         bins,
         tasks: plans,
+        haystack: None,
         gate,
     };
     check_items(&suite, origin)?;
@@ -162,7 +165,9 @@ pub(super) fn parse(text: &str, origin: &str, folder: Option<&Path>) -> Result<S
 pub(super) fn check_items(suite: &Suite, origin: &str) -> Result<(), SuiteError> {
     let of_bin = |bin: &BinPlan| -> u64 {
         let asked = suite.tasks.iter().filter(|plan| plan.bins.contains(&bin.bin));
-        asked.map(|plan| u64::from(plan.samples_in(bin))).sum()
+        let with_variants =
+            |plan: &TaskPlan| if plan.robustness { perturbations(suite.language).count() as u64 + 1 } else { 1 };
+        asked.map(|plan| u64::from(plan.samples_in(bin)) * with_variants(plan)).sum()
     };
     Checker { origin, folder: None }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
 }
@@ -297,10 +302,15 @@ impl Checker<'_> {
             bins: chosen,
             samples,
             params: file.params,
+            robustness: file.robustness,
             scorer: file.scorer,
             custom: None,
         };
         if task.ground == Ground::Given {
+            if plan.robustness {
+                let message = "a prompt of your own cannot be worded differently";
+                return Err(self.invalid(&format!("tasks[{number}].robustness"), message));
+            }
             plan.custom = Some(Arc::new(self.custom(number, &plan, bins)?));
         }
         Ok(plan)

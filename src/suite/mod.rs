@@ -20,9 +20,9 @@ pub use error::SuiteError;
 pub use file::SCHEMA_VERSION;
 
 use crate::rng::hash_name;
-use crate::sample::{Bin, Language};
-use crate::tasks;
+use crate::sample::{Bin, Language, VariantOf};
 pub use crate::tasks::TaskGroup;
+use crate::tasks::{self, UserText};
 
 /// The suites that are part of the binary: name and file.
 pub static BUILTIN: &[(&str, &str)] =
@@ -45,6 +45,9 @@ pub struct Suite {
     pub bins: Vec<BinPlan>,
     /// In file order; ids are unique.
     pub tasks: Vec<TaskPlan>,
+    /// The user's own text as filler; `None` for ours. No key of a suite file: see [`Suite::with_haystack`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub haystack: Option<UserText>,
     /// How results are judged.
     pub gate: GatePolicy,
 }
@@ -85,6 +88,12 @@ impl Suite {
         Ok(Self { gate: file::gate(gate, origin, &self)?, ..self })
     }
 
+    /// The suite with `text` as the filler of its documents of prose, which makes all its items other ones.
+    #[must_use]
+    pub fn with_haystack(self, text: UserText) -> Self {
+        Self { haystack: Some(text), ..self }
+    }
+
     /// Everything besides the suite's own file that decides its items: generators, words of the haystack.
     pub fn versions(&self) -> BTreeMap<String, String> {
         let mut versions = BTreeMap::from([("suite".to_owned(), format!("{} {}", self.name, self.version))]);
@@ -96,6 +105,9 @@ impl Suite {
         }
         let lexicon = tasks::lexicon_version(self.language).to_owned();
         versions.insert(format!("lexicon.{}", self.language.tag()), lexicon);
+        if let Some(text) = &self.haystack {
+            versions.insert("haystack".to_owned(), text.hash().to_owned());
+        }
         versions
     }
 
@@ -159,6 +171,9 @@ pub struct TaskPlan {
     pub samples: BTreeMap<Bin, u32>,
     /// The task's parameters as given (validated by the task).
     pub params: toml::Table,
+    /// Whether every item is asked again in other words. A suite without keeps the fingerprint it had before there was any.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub robustness: bool,
     /// Judges instead of the task's own scorer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scorer: Option<String>,
@@ -276,4 +291,7 @@ pub struct ItemSpec {
     pub slot_percent: u8,
     /// Counts items of one task × bin × slot.
     pub index: u32,
+    /// The item that it asks again in other words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant_of: Option<VariantOf>,
 }

@@ -2,8 +2,8 @@
 
 use super::{BinPlan, GroupSpec, ItemSpec, Plan, Suite, TaskPlan};
 use crate::rng::hash_name;
-use crate::sample::{Bin, Item};
-use crate::tasks::{self, Depth, Ground, GroupRequest, QuestionRequest, Task, TaskError};
+use crate::sample::{Bin, Item, Perturbation, VariantOf};
+use crate::tasks::{self, Depth, Ground, GroupRequest, QuestionRequest, Task, TaskError, UserText, perturbations};
 use crate::tokenizer::TokenCounter;
 
 /// Hex digits of an id: 128 bits, so that no two items of any number of suites meet.
@@ -39,6 +39,7 @@ impl Suite {
                 slot_percent: item.slot_percent,
                 index: item.index,
                 params: &plan.params,
+                variant_of: item.variant_of.as_ref(),
             })
         });
         let request = GroupRequest {
@@ -46,6 +47,7 @@ impl Suite {
             language: self.language,
             bin: group.bin,
             output_reserve,
+            haystack: self.haystack.as_ref(),
             questions: questions.collect::<Result<_, TaskError>>()?,
         };
         let mut items = tasks::generate(&request, counter)?;
@@ -75,10 +77,9 @@ impl Suite {
         } else {
             streams.extend(asked.iter().map(|(plan, task)| (task.ground, self.items(bin, plan, task))));
         }
-        let of_chunk = |items: &[ItemSpec]| GroupSpec {
-            haystack_id: haystack_id(bin.bin, items),
-            bin: bin.bin,
-            items: items.to_vec(),
+        let of_chunk = |items: &[ItemSpec]| {
+            let items = self.with_variants(items);
+            GroupSpec { haystack_id: haystack_id(bin.bin, &items), bin: bin.bin, items }
         };
         let mut queues: Vec<Vec<GroupSpec>> = streams
             .iter()
@@ -110,23 +111,45 @@ impl Suite {
                     task: task.id.into(),
                     slot_percent,
                     index,
+                    variant_of: None,
                 }
             })
             .collect()
     }
 
+    /// Every item, and right behind those of robust tasks the same question in other words: variants are asked of the
+    /// document of their original and count neither as its questions nor as samples.
+    fn with_variants(&self, items: &[ItemSpec]) -> Vec<ItemSpec> {
+        let is_robust = |item: &ItemSpec| self.tasks.iter().any(|plan| plan.robustness && plan.task == item.task);
+        let mut all = Vec::with_capacity(items.len());
+        for item in items {
+            all.push(item.clone());
+            if is_robust(item) {
+                all.extend(perturbations(self.language).map(|perturbation| variant(item, perturbation)));
+            }
+        }
+        all
+    }
+
     fn item_id(&self, bin: &BinPlan, task: &Task, slot_percent: u8, index: u32) -> String {
-        id_of(&[
-            &self.name,
-            &self.version.to_string(),
-            task.id,
-            &task.generator_version.to_string(),
-            self.language.tag(),
-            &bin.bin.tokens().to_string(),
-            &slot_percent.to_string(),
-            &index.to_string(),
-            &self.seed.to_string(),
-        ])
+        let numbers = [self.version, task.generator_version, bin.bin.tokens(), slot_percent.into(), index];
+        let [version, generator, tokens, slot, index] = numbers.map(|number| number.to_string());
+        let seed = self.seed.to_string();
+        let mut parts =
+            vec![self.name.as_str(), &version, task.id, &generator, self.language.tag(), &tokens, &slot, &index, &seed];
+        // Other filler, other items.
+        parts.extend(self.haystack.as_ref().map(UserText::hash));
+        id_of(&parts)
+    }
+}
+
+/// The recipe of an item's variant; its id follows from the original's.
+fn variant(original: &ItemSpec, perturbation: Perturbation) -> ItemSpec {
+    let hash = hash_name(&["variant", &original.item_id, perturbation.name()]);
+    ItemSpec {
+        item_id: hash.to_hex()[..ID_DIGITS].to_owned(),
+        variant_of: Some(VariantOf { item_id: original.item_id.clone(), perturbation }),
+        ..original.clone()
     }
 }
 
@@ -187,5 +210,33 @@ mod tests {
         assert!(suite.generate(&group, &WordTokenizer).is_ok());
         group.items.pop();
         assert!(matches!(suite.generate(&group, &WordTokenizer), Err(TaskError::PartialGroup { .. })));
+    }
+
+    #[test]
+    fn variants_follow_their_original_and_ask_the_same_of_the_same_text() {
+        let text = "schema_version = 1\nname = \"robust\"\ndescription = \"\"\n\
+                    [[bins]]\ncontext = 2048\nsamples = 4\nshared_prefix = 2\nmixed = true\n\
+                    [[tasks]]\nkind = \"needle\"\nrobustness = true\n[[tasks]]\nkind = \"ledger\"\n";
+        let suite = Suite::parse(text, "robust").unwrap();
+        let plan = suite.plan();
+        assert_eq!(plan.item_count(), 4 * 5 + 4);
+        for group in &plan.groups {
+            let items = suite.generate(group, &WordTokenizer).unwrap();
+            let originals = items.iter().filter(|item| item.variant_of.is_none()).count();
+            assert_eq!(originals, 2, "variants are no questions of the haystack");
+            for item in &items {
+                let Some(variant) = &item.variant_of else { continue };
+                let original = items.iter().find(|other| other.item_id == variant.item_id).unwrap();
+                assert_eq!((&item.expected, &item.excerpt), (&original.expected, &original.excerpt));
+                let parts = |item: &Item| {
+                    let (text, question) = item.messages[0].content.rsplit_once("Question: ").unwrap();
+                    (text.to_owned(), question.to_owned())
+                };
+                assert_eq!(parts(item).0, parts(original).0);
+                assert_ne!(parts(item).1, parts(original).1, "{variant:?}");
+                let at = |id: &str| items.iter().position(|item| item.item_id == id).unwrap();
+                assert!((1..=4).contains(&(at(&item.item_id) - at(&original.item_id))));
+            }
+        }
     }
 }

@@ -102,7 +102,9 @@ impl Scripted {
     fn answer(&self, item: &Item) -> Completion {
         let mut text = item.expected.answer.clone();
         let mut finish_reason = FinishReason::Stop;
-        if chance(&item.item_id, "ability") >= ABILITY {
+        // A question in other words asks for the same ability.
+        let original = item.variant_of.as_ref().map_or(&item.item_id, |variant| &variant.item_id);
+        if chance(original, "ability") >= ABILITY {
             text = wrong_answer(&item.expected);
         }
         for (knob, damage) in self.damage.iter().enumerate() {

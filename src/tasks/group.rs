@@ -8,10 +8,12 @@
 use super::haystack::{Document, Filler, Plant, Prose, arrange, fill};
 use super::lexicon::{Lexicon, Reserved};
 use super::lookalike::{PairFiller, PairLines};
+use super::perturb::perturbed;
 use super::planting::{Planted, Planting, Soil};
+use super::user_text::{UserProse, UserText};
 use super::{Depth, Ground, Task, TaskError};
 use crate::rng::Rng;
-use crate::sample::{Bin, Distractor, Gold, Item, Language, Message, Role};
+use crate::sample::{Bin, Distractor, Gold, Item, Language, Message, Role, VariantOf};
 use crate::tokenizer::{TokenCounter, UNCOUNTABLE_TOKENS};
 
 /// The recipe of one document.
@@ -24,6 +26,8 @@ pub struct GroupRequest<'a> {
     pub bin: Bin,
     /// Tokens of the budget kept free for the answer.
     pub output_reserve: u32,
+    /// The user's own text as filler of prose; `None` for ours.
+    pub haystack: Option<&'a UserText>,
     /// The questions.
     pub questions: Vec<QuestionRequest<'a>>,
 }
@@ -40,6 +44,8 @@ pub struct QuestionRequest<'a> {
     pub index: u32,
     /// The task's parameters.
     pub params: &'a toml::Table,
+    /// The question before it that it asks in other words; it plants nothing of its own.
+    pub variant_of: Option<&'a VariantOf>,
 }
 
 /// Tokens of text on each side of the needle in an item's excerpt.
@@ -90,6 +96,9 @@ pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Resul
         return Err(too_small(request, needed, budget));
     }
     let mut source: Box<dyn Filler> = match ground {
+        Ground::Prose if let Some(text) = request.haystack => {
+            Box::new(UserProse::new(request.language, text, &soil, rng))
+        }
         Ground::Prose | Ground::Given => {
             Box::new(Prose { language: request.language, lexicon, reserved: &soil.reserved, rng })
         }
@@ -120,10 +129,11 @@ fn plant_all(
     soil: &mut Soil,
     counter: &dyn TokenCounter,
 ) -> Result<Vec<Planted>, TaskError> {
-    let questions = request.questions.iter().enumerate();
-    questions
-        .map(|(number, question)| {
-            (question.task.plant)(&mut Planting {
+    let mut planted: Vec<Planted> = Vec::with_capacity(request.questions.len());
+    for (number, question) in request.questions.iter().enumerate() {
+        planted.push(match question.variant_of {
+            Some(variant) => reworded(request, number, variant, &planted)?,
+            None => (question.task.plant)(&mut Planting {
                 task: question.task,
                 language: request.language,
                 bin: request.bin,
@@ -134,9 +144,32 @@ fn plant_all(
                 soil: &mut *soil,
                 lexicon,
                 counter,
-            })
-        })
-        .collect()
+            })?,
+        });
+    }
+    Ok(planted)
+}
+
+/// The original's question in other words, with the same right answer and no plants of its own.
+fn reworded(
+    request: &GroupRequest<'_>,
+    number: usize,
+    variant: &VariantOf,
+    planted: &[Planted],
+) -> Result<Planted, TaskError> {
+    let missing = || TaskError::PartialGroup { haystack_id: request.haystack_id.to_owned() };
+    let mut question = planted.get(original(request, number)).ok_or_else(missing)?.clone();
+    let mut rng = Rng::from_name(&["variant", request.questions[number].item_id]);
+    question.question.text = perturbed(&question.question, variant.perturbation, request.language, &mut rng);
+    question.plants.clear();
+    Ok(question)
+}
+
+/// The question whose plants a question asks about: its own, or its original's.
+fn original(request: &GroupRequest<'_>, number: usize) -> usize {
+    let variant = request.questions[number].variant_of;
+    let find = |variant: &VariantOf| request.questions.iter().position(|it| it.item_id == variant.item_id);
+    variant.map_or(number, |variant| find(variant).unwrap_or(request.questions.len()))
 }
 
 /// The fixed words around a document.
@@ -325,7 +358,7 @@ fn item(
     let question = &request.questions[index];
     let document = &composed.document;
     let prompt_tokens = composed.prompt_tokens[index];
-    let needle = document.find(index, 0);
+    let needle = document.find(original(request, index), 0);
     let depth = |at: usize| 100.0 * (frame.before + document.units[at].offset) as f64 / prompt_tokens as f64;
     let mut expected = planted.expected;
     if let (Gold::Value { distractors, .. }, Some(at)) = (&mut expected.gold, needle) {
@@ -348,7 +381,7 @@ fn item(
         excerpt: needle.map(|at| document.excerpt(at, EXCERPT_REACH)).unwrap_or_default(),
         follow_ups: planted.follow_ups,
         answer_prefix: planted.answer_prefix,
-        variant_of: None,
+        variant_of: question.variant_of.cloned(),
     })
 }
 

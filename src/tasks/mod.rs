@@ -14,14 +14,19 @@ mod format_lock;
 mod group;
 mod haystack;
 mod json_extract;
+mod ledger;
 mod lexicon;
 mod lookalike;
 mod multiquery;
 mod needle;
 mod params;
+mod path_walk;
+mod perturb;
 mod planting;
+mod repeat_edit;
 mod table;
 mod tool_call;
+mod user_text;
 mod verbatim;
 
 #[cfg(test)]
@@ -34,7 +39,9 @@ pub use error::TaskError;
 pub use group::{GroupRequest, QuestionRequest, generate};
 pub(crate) use params::PerBin;
 pub use params::{ParamError, default_output_reserve};
+pub(crate) use perturb::perturbations;
 pub use planting::{Planted, Planting};
+pub use user_text::{UserText, UserTextError};
 
 use crate::sample::Language;
 
@@ -92,6 +99,9 @@ pub static TASKS: &[Task] = &[
     cite::TASK,
     enumerate::TASK,
     verbatim::TASK,
+    ledger::TASK,
+    path_walk::TASK,
+    repeat_edit::TASK,
     custom::TASK,
 ];
 

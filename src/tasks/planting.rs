@@ -48,6 +48,7 @@ pub struct Planting<'a> {
 }
 
 /// One planted question.
+#[derive(Clone)]
 pub struct Planted {
     /// What has to stand in the text.
     pub(super) plants: Vec<Plant>,

@@ -90,6 +90,7 @@ fn document(
         slot_percent: *slot,
         index: 0,
         params: &params,
+        variant_of: None,
     });
     generate(
         &GroupRequest {
@@ -97,6 +98,7 @@ fn document(
             language: Language::En,
             bin: Bin(bin),
             output_reserve: default_output_reserve(Bin(bin)),
+            haystack: None,
             questions: requests.collect(),
         },
         counter,
@@ -293,12 +295,14 @@ fn what_does_not_fit_is_an_error_that_says_how_much_is_missing() {
     assert!(matches!(error, TaskError::Uncountable { .. }), "{error}");
     let params = toml::from_str("span_tokens = 200").unwrap();
     let verbatim: &'static Task = find("verbatim").unwrap();
-    let question = QuestionRequest { item_id: "x", task: verbatim, slot_percent: 0, index: 0, params: &params };
+    let question =
+        QuestionRequest { item_id: "x", task: verbatim, slot_percent: 0, index: 0, params: &params, variant_of: None };
     let request = GroupRequest {
         haystack_id: "y",
         language: Language::En,
         bin: Bin(512),
         output_reserve: 96,
+        haystack: None,
         questions: vec![question],
     };
     assert!(matches!(generate(&request, &Pieces), Err(TaskError::AnswerTooLong { .. })));
@@ -308,12 +312,14 @@ fn what_does_not_fit_is_an_error_that_says_how_much_is_missing() {
 fn a_hexadecimal_needle_is_asked_for_as_a_code() {
     let params = toml::from_str("value_kind = \"hex\"").unwrap();
     let task = find("needle").unwrap();
-    let question = QuestionRequest { item_id: "h", task, slot_percent: 50, index: 0, params: &params };
+    let question =
+        QuestionRequest { item_id: "h", task, slot_percent: 50, index: 0, params: &params, variant_of: None };
     let request = GroupRequest {
         haystack_id: "h",
         language: Language::En,
         bin: Bin(512),
         output_reserve: 96,
+        haystack: None,
         questions: vec![question],
     };
     let item = generate(&request, &Pieces).unwrap().remove(0);

@@ -39,7 +39,16 @@ const QUESTIONS: Wordings = Wordings {
         "Copy the {0} passage word for word: everything that stands between \"Here begins the {0} passage:\" and \"Here ends the {0} passage.\" Write nothing else.",
         "Repeat word for word what the text says between \"Here begins the {0} passage:\" and \"Here ends the {0} passage.\" Answer with these words only.",
     ],
-    zh: &[],
+    zh: &[
+        "请一字不差地抄写{0}段落，也就是“{0}段落从这里开始：”和“{0}段落到这里结束。”之间的全部文字。不要写别的内容。",
+        "文中“{0}段落从这里开始：”和“{0}段落到这里结束。”之间写了什么？请逐字重复，只写这些文字。",
+    ],
+};
+
+/// The passage with its marks; `{0}` is its name, `{1}` the text.
+const PASSAGE: Wordings = Wordings {
+    en: &["Here begins the {0} passage: {1} Here ends the {0} passage."],
+    zh: &["{0}段落从这里开始：{1}{0}段落到这里结束。"],
 };
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {
@@ -52,7 +61,7 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let wanted = PerBin::resolve(params.span_tokens.as_ref(), planting.bin, SPAN_TOKENS);
     let label = planting.fresh_label()?;
     let passage = passage(planting, wanted);
-    let sentence = format!("Here begins the {label} passage: {passage} Here ends the {label} passage.");
+    let sentence = planting.say_alike(&PASSAGE, &[&label, &passage]);
     let plants = vec![planting.plant(0, planting.slot, &sentence, None)];
     let question = planting.ask(&QUESTIONS, &[&label]);
     Ok(Planted::new(plants, question, Expected { answer: passage.clone(), gold: Gold::Span { text: passage } }))

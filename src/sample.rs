@@ -469,6 +469,9 @@ pub struct Score {
     pub extracted: String,
     /// Named faults, most telling first; empty when right.
     pub faults: Vec<Fault>,
+    /// Scores of the turns of a conversation, in order; empty for a single question.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turn_scores: Vec<f64>,
 }
 
 impl Score {

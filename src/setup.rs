@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// Key of the setting, and its word in an arm's name.
+const CONCURRENCY: &str = "concurrency";
+
 /// One side of a comparison, as asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,6 +50,21 @@ impl Arm {
     /// A candidate.
     pub fn candidate(kv_cache_dtype: &str) -> Self {
         Self::of(kv_cache_dtype.into(), ArmRole::Candidate, kv_cache_dtype)
+    }
+
+    /// The arm with `concurrency` groups in flight; at another than 1 its name says so.
+    #[must_use]
+    pub fn at_concurrency(mut self, concurrency: usize) -> Self {
+        if concurrency > 1 {
+            self.name = format!("{}+{CONCURRENCY}={concurrency}", self.name);
+            self.settings.insert(CONCURRENCY.into(), concurrency.to_string());
+        }
+        self
+    }
+
+    /// Groups of items that are asked at once; one where nothing else was asked for.
+    pub fn concurrency(&self) -> usize {
+        self.settings.get(CONCURRENCY).and_then(|value| value.parse().ok()).filter(|level| *level > 0).unwrap_or(1)
     }
 
     fn of(name: String, role: ArmRole, kv_cache_dtype: &str) -> Self {

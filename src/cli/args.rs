@@ -84,6 +84,16 @@ pub(crate) struct MeasureArgs {
         hide_env_values = true
     )]
     pub(crate) kv_cache_dtype: Option<Vec<String>>,
+    /// Haystacks asked at once, a comma list; every further level is an arm of its own for each dtype [default: 1]
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        env = "KVGAUGE_CONCURRENCY",
+        hide_env_values = true,
+        value_parser = clap::value_parser!(u16).range(1..=64)
+    )]
+    pub(crate) concurrency: Option<Vec<u16>>,
     /// Folder of the run, one subfolder per arm [default: reports/SUITE-MODEL-HASH]
     #[arg(long, value_name = "DIR", env = "KVGAUGE_RUN_DIR", hide_env_values = true)]
     pub(crate) run_dir: Option<PathBuf>,

@@ -1,7 +1,6 @@
 //! `kvgauge check`: run the arms that are missing, compare, judge, report.
 
 use kvgauge::record::run::GateChoice;
-use kvgauge::setup::Arm;
 
 use crate::args::CheckArgs;
 use crate::assessment::{self, Assessment};
@@ -20,11 +19,11 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
     let dtypes = measurement.kv_cache_dtypes.clone().unwrap_or_else(|| DEFAULT_CANDIDATES.map(String::from).to_vec());
     let baseline = &measurement.baseline;
     let baseline_arm = measure::baseline(&measurement)?;
-    let candidates = measurement.engine.candidates(&dtypes, &baseline_arm)?;
+    let candidates = measure::candidates(&measurement, &dtypes, &baseline_arm)?;
     if candidates.is_empty() {
         return Err(Failure::NoCandidate { baseline: baseline.clone() });
     }
-    let mut arms = vec![baseline_arm, measurement.engine.applied_to(Arm::control(baseline))];
+    let mut arms = vec![baseline_arm, measure::control(&measurement)];
     arms.extend(candidates);
 
     let measured = measure::measure(&measurement, &suite, &arms, GateChoice::Asked)?;

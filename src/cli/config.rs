@@ -20,7 +20,7 @@ const MAX_CONFIG_BYTES: u64 = 256 * 1024;
 const SECTIONS: &[(&str, &[&str])] = &[
     ("model", &["name", "kernel", "rope_scaling", "threads", "offline"]),
     ("suite", &["name", "bins", "tasks", "samples", "seed"]),
-    ("arms", &["baseline", "kv_cache_dtype"]),
+    ("arms", &["baseline", "kv_cache_dtype", "concurrency"]),
     ("engine", ENGINE_KEYS),
     ("gate", &["on_inconclusive"]),
 ];
@@ -68,6 +68,7 @@ pub(crate) struct SuiteSection {
 pub(crate) struct ArmsSection {
     pub(crate) baseline: Option<String>,
     pub(crate) kv_cache_dtype: Option<Vec<String>>,
+    pub(crate) concurrency: Option<Vec<u16>>,
 }
 
 /// Why the configuration cannot be used.

@@ -217,7 +217,10 @@ fn of_target(error: &TargetError) -> Exit {
     match error {
         TargetError::BinTooLong { .. } | TargetError::Damage(_) | TargetError::Tokenizer(_) => Exit::Usage,
         TargetError::Cancelled => Exit::Interrupted,
-        TargetError::ContextOverflow { .. } | TargetError::Engine(_) | TargetError::NotFinite(_) => Exit::NotMeasured,
+        TargetError::ContextOverflow { .. }
+        | TargetError::HistoryRewritten
+        | TargetError::Engine(_)
+        | TargetError::NotFinite(_) => Exit::NotMeasured,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The left half of the pipeline: arms are asked and recorded, one after the other, in one run folder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,7 +71,33 @@ pub(crate) fn suite_by_name(name: &str) -> Result<Suite, Failure> {
 /// The baseline as an arm.
 pub(crate) fn baseline(measurement: &Measurement) -> Result<Arm, Failure> {
     codec(&measurement.baseline)?;
-    Ok(measurement.engine.applied_to(Arm::baseline(&measurement.baseline)))
+    let arm = measurement.engine.applied_to(Arm::baseline(&measurement.baseline));
+    Ok(arm.at_concurrency(measurement.concurrency[0]))
+}
+
+/// The A/A arm, at the baseline's concurrency.
+pub(crate) fn control(measurement: &Measurement) -> Arm {
+    let arm = measurement.engine.applied_to(Arm::control(&measurement.baseline));
+    arm.at_concurrency(measurement.concurrency[0])
+}
+
+/// Every dtype at every level of concurrency, level by level. At a level that is not the baseline's own, the baseline's
+/// dtype is a candidate too: what many sequences at once do to the cache is not the dtype's doing.
+pub(crate) fn candidates(measurement: &Measurement, dtypes: &[String], baseline: &Arm) -> Result<Vec<Arm>, Failure> {
+    let plain = measurement.engine.applied_to(Arm::baseline(&measurement.baseline));
+    let at_first = measurement.engine.candidates(dtypes, &plain)?;
+    let mut arms: Vec<Arm> = Vec::new();
+    for level in &measurement.concurrency {
+        if *level == measurement.concurrency[0] {
+            arms.extend(at_first.iter().map(|arm| arm.clone().at_concurrency(*level)));
+            continue;
+        }
+        let same_dtype = Arm { role: ArmRole::Candidate, ..plain.clone() };
+        let all = std::iter::once(&same_dtype).chain(&at_first);
+        arms.extend(all.map(|arm| arm.clone().at_concurrency(*level)));
+    }
+    arms.retain(|arm| arm.name != baseline.name);
+    Ok(arms)
 }
 
 /// Asks every open item of every arm. A finished arm costs the reading of its journal. Nothing is written before it is clear
@@ -292,7 +318,15 @@ pub(crate) fn reproduce(environment: &BTreeMap<String, String>, baseline: &Arm, 
     if let Some(backend) = &baseline.attention_backend {
         add("attention-backend", backend);
     }
-    let settings: BTreeMap<&String, &String> = candidates.iter().flat_map(|arm| &arm.settings).collect();
+    let mut levels = vec![baseline.concurrency()];
+    levels.extend(candidates.iter().map(|arm| arm.concurrency()));
+    let mut known = BTreeSet::new();
+    levels.retain(|level| known.insert(*level));
+    if levels != [1] {
+        add("concurrency", &levels.iter().map(usize::to_string).collect::<Vec<_>>().join(","));
+    }
+    let settings: BTreeMap<&String, &String> =
+        candidates.iter().flat_map(|arm| &arm.settings).filter(|(key, _)| *key != "concurrency").collect();
     for (key, value) in settings {
         add(&key.replace('_', "-"), value);
     }
@@ -302,6 +336,9 @@ pub(crate) fn reproduce(environment: &BTreeMap<String, String>, baseline: &Arm, 
         }
         _ => arm.kv_cache_dtype.clone(),
     };
-    add("kv-cache-dtype", &candidates.iter().map(spec).collect::<Vec<_>>().join(","));
+    let mut specs: Vec<String> = candidates.iter().map(spec).collect();
+    let mut known = BTreeSet::new();
+    specs.retain(|spec| known.insert(spec.clone()));
+    add("kv-cache-dtype", &specs.join(","));
     text
 }

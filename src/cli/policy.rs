@@ -90,6 +90,7 @@ fn as_recorded(records: &Records, bins: &[Bin], tasks: &[String], gate: GatePoli
         bin,
         samples: 0,
         output_reserve: 0,
+        thinking_reserve: 0,
         shared_prefix: 1,
         mixed: false,
         depth_slots: vec![],

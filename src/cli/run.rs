@@ -16,7 +16,7 @@ pub(crate) fn execute(args: &RunArgs, config: &ConfigFile) -> Result<Exit, Failu
     let baseline = &measurement.baseline;
     let dtypes = measurement.kv_cache_dtypes.clone().unwrap_or_else(|| vec![baseline.clone()]);
     let baseline_arm = measure::baseline(&measurement)?;
-    let mut arms = measurement.engine.candidates(&dtypes, &baseline_arm)?;
+    let mut arms = measure::candidates(&measurement, &dtypes, &baseline_arm)?;
     if dtypes.contains(baseline) {
         arms.insert(0, baseline_arm);
     }

@@ -17,6 +17,9 @@ pub(crate) const DEFAULT_BASELINE: &str = "bfloat16";
 /// The 8-bit dtypes that serving engines offer first.
 pub(crate) const DEFAULT_CANDIDATES: [&str; 3] = ["fp8_e4m3", "fp8_e5m2", "int8_per_token_head"];
 
+/// As the option's own range: more haystacks at once than any server takes from one client here.
+const MAX_CONCURRENCY: usize = 64;
+
 /// What is measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measurement {
@@ -26,6 +29,8 @@ pub(crate) struct Measurement {
     pub(crate) baseline: String,
     /// As given; each command has its own default.
     pub(crate) kv_cache_dtypes: Option<Vec<String>>,
+    /// Levels, each once; the baseline runs at the first.
+    pub(crate) concurrency: Vec<usize>,
     pub(crate) run_dir: Option<PathBuf>,
     pub(crate) dry_run: bool,
     pub(crate) damage: Vec<String>,
@@ -60,10 +65,23 @@ pub(crate) fn measurement(args: &MeasureArgs, file: &ConfigFile) -> Result<Measu
         suite: suite(&args.suite, file)?,
         baseline: first([&args.baseline, &file.arms.baseline]).unwrap_or_else(|| DEFAULT_BASELINE.into()),
         kv_cache_dtypes: first([&args.kv_cache_dtype, &file.arms.kv_cache_dtype]),
+        concurrency: concurrency(first([&args.concurrency, &file.arms.concurrency])),
         run_dir: args.run_dir.clone(),
         dry_run: args.dry_run,
         damage: args.damage.clone(),
     })
+}
+
+/// The levels in the order given, each once. A zero, which only a file can hold, is the least that can be asked.
+fn concurrency(given: Option<Vec<u16>>) -> Vec<usize> {
+    let mut levels: Vec<usize> = Vec::new();
+    for level in given.unwrap_or_default() {
+        let level = usize::from(level).clamp(1, MAX_CONCURRENCY);
+        if !levels.contains(&level) {
+            levels.push(level);
+        }
+    }
+    if levels.is_empty() { vec![1] } else { levels }
 }
 
 pub(crate) fn model(args: &ModelArgs, file: &ConfigFile) -> ModelSettings {

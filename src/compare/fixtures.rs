@@ -68,6 +68,7 @@ pub(crate) fn sample(task: &str, bin: u32, index: u32, right: bool) -> SampleRec
             value: if right { 1.0 } else { 0.25 },
             extracted: answer.into(),
             faults: if right { vec![] } else { vec![Fault { kind: FaultKind::NearMiss, note: "one digit".into() }] },
+            turn_scores: vec![],
         }),
         findings: vec![],
         completion: Some(Completion {

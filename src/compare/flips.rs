@@ -3,7 +3,7 @@
 use crate::compare::pairing::Pair;
 use crate::compare::{Flip, FlipDirection};
 use crate::record::samples::SampleRecord;
-use crate::sample::FinishReason;
+use crate::sample::{Completion, FinishReason};
 
 /// Regressions first, then by bin, task, slot, index and id.
 pub(super) fn flips(pairs: &[Pair<'_>]) -> Vec<Flip> {
@@ -20,7 +20,7 @@ fn flip(pair: &Pair<'_>) -> Option<Flip> {
         _ => return None,
     };
     let wrong = if direction == FlipDirection::Regression { pair.arm } else { pair.base };
-    let text = |sample: &SampleRecord| sample.completion.as_ref().map(|it| it.text.clone()).unwrap_or_default();
+    let text = |sample: &SampleRecord| sample.completion.as_ref().map(all_answers).unwrap_or_default();
     Some(Flip {
         item_id: pair.base.item_id.clone(),
         task: pair.base.task.clone(),
@@ -36,6 +36,13 @@ fn flip(pair: &Pair<'_>) -> Option<Flip> {
         findings: pair.arm.findings.clone(),
         excerpt: pair.base.excerpt.clone(),
     })
+}
+
+/// The answer, or those of all turns of a conversation under one another.
+fn all_answers(completion: &Completion) -> String {
+    let texts: Vec<&str> =
+        std::iter::once(&completion.text).chain(&completion.later_answers).map(String::as_str).collect();
+    texts.join("\n")
 }
 
 fn cause(wrong: &SampleRecord) -> String {

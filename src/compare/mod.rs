@@ -16,6 +16,7 @@ mod summary;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::BTreeSet;
 
@@ -132,6 +133,9 @@ pub struct ArmSummary {
     pub cells: Vec<CellSummary>,
     /// Task × bin × depth slot.
     pub depth_cells: Vec<DepthCell>,
+    /// Task × bin × turn of conversations; empty where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<TurnCell>,
 }
 
 /// One arm in one task × bin.
@@ -174,6 +178,21 @@ pub struct DepthCell {
     /// Valid items, as in [`CellSummary::n`].
     pub n: u64,
     /// Right items.
+    pub right: u64,
+}
+
+/// One arm in one turn of the conversations of a task × bin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TurnCell {
+    /// Task id.
+    pub task: String,
+    /// Bin.
+    pub bin: Bin,
+    /// Counts from 1, the first question.
+    pub turn: u32,
+    /// Valid items, as in [`CellSummary::n`].
+    pub n: u64,
+    /// Items that are right in this turn.
     pub right: u64,
 }
 

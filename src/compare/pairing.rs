@@ -104,7 +104,11 @@ impl<'a> Pair<'a> {
     pub(super) fn same_text(&self) -> Option<bool> {
         let (base, arm) = self.completions()?;
         let clipped = self.base.truncated || self.arm.truncated;
-        Some(if clipped { self.base.text_hash == self.arm.text_hash } else { base.text == arm.text })
+        Some(if clipped {
+            self.base.text_hash == self.arm.text_hash
+        } else {
+            (&base.text, &base.later_answers) == (&arm.text, &arm.later_answers)
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::compare::pairing::{Arm, graded_value, is_answered};
+use crate::compare::turns::turns;
 use crate::compare::{ArmSummary, CellSummary, DepthCell};
 use crate::record::samples::SampleRecord;
 use crate::sample::{Bin, FaultKind, FindingKind, Outcome};
@@ -47,6 +48,7 @@ pub(super) fn summarize(arm: &Arm<'_>) -> ArmSummary {
                 right,
             })
             .collect(),
+        turns: turns(arm),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::setup::{Arm, ModelIdentity, Resolved};
 /// Version of the record's format. Readers refuse another major, accept an older minor, and read but never append to a newer one.
 ///
 /// Changelog: 1.0 first version; 1.1 `arm.settings`, and in `resolved` what was passed over, arithmetic, layers and blocks;
-/// 1.2 `variant_of` of a sample, `reasoning` and `later_answers` of its completion.
+/// 1.2 `variant_of` of a sample, `reasoning` and `later_answers` of its completion, `turn_scores` of its score.
 pub const FORMAT: FormatVersion = FormatVersion { major: 1, minor: 2 };
 
 /// A format version.

@@ -28,7 +28,7 @@ pub struct SampleRecord {
     pub prompt_tokens: u32,
     /// BLAKE3 of the rendered messages: equal in every arm.
     pub prompt_hash: String,
-    /// The canonical right answer.
+    /// The canonical right answer; those of a conversation under one another.
     pub expected_answer: String,
     /// ±200 tokens around the needle.
     pub excerpt: String,
@@ -40,9 +40,9 @@ pub struct SampleRecord {
     pub findings: Vec<Finding>,
     /// The answer, clipped to [`MAX_TEXT_BYTES`]; `None` when there was an error.
     pub completion: Option<Completion>,
-    /// BLAKE3 of the whole answer.
+    /// BLAKE3 of the whole answer, see [`answers_hash`].
     pub text_hash: String,
-    /// Whether `completion.text` was clipped.
+    /// Whether an answer of `completion` was clipped.
     pub truncated: bool,
     /// The error, where there was one.
     pub error: Option<String>,
@@ -97,6 +97,19 @@ pub fn text_hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
+/// [`text_hash`] of an answer, and where there are later ones of all of them, each with its length.
+pub fn answers_hash(completion: &Completion) -> String {
+    if completion.later_answers.is_empty() {
+        return text_hash(&completion.text);
+    }
+    let mut hasher = blake3::Hasher::new();
+    for text in std::iter::once(&completion.text).chain(&completion.later_answers) {
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
 /// BLAKE3 over role and content of every message, each with its length, so that no two prompts share an encoding.
 pub fn prompt_hash(messages: &[Message]) -> String {
     let mut hasher = blake3::Hasher::new();
@@ -121,6 +134,14 @@ impl SampleRecord {
         };
         if let Some(completion) = &mut self.completion {
             self.truncated |= cut(&mut completion.text, max_text_bytes);
+            // All later answers together may take as much as the first.
+            let each = max_text_bytes / completion.later_answers.len().max(1);
+            for answer in &mut completion.later_answers {
+                self.truncated |= cut(answer, each);
+            }
+            if let Some(reasoning) = &mut completion.reasoning {
+                cut(reasoning, max_text_bytes);
+            }
         }
         cut(&mut self.excerpt, max_note_bytes);
         if let Some(error) = &mut self.error {
@@ -197,7 +218,7 @@ pub(crate) mod tests {
             expected_answer: "4829173".into(),
             excerpt: "…".into(),
             outcome: Outcome::ValidRight,
-            score: Some(Score { value: 1.0, extracted: "4829173".into(), faults: vec![] }),
+            score: Some(Score { value: 1.0, extracted: "4829173".into(), faults: vec![], turn_scores: vec![] }),
             findings: vec![],
             completion: Some(Completion {
                 text: text.into(),
@@ -237,6 +258,14 @@ pub(crate) mod tests {
         assert_eq!(long.completion.as_ref().unwrap().text, "文文文");
         assert!(long.truncated);
         assert_eq!(long.text_hash, text_hash(&"文".repeat(10)));
+        let mut turns = sample(1, "文");
+        let completion = turns.completion.as_mut().unwrap();
+        completion.later_answers = vec!["文".repeat(10), "x".into()];
+        completion.reasoning = Some("文".repeat(10));
+        turns.clip_texts(20, 1024);
+        let completion = turns.completion.unwrap();
+        assert_eq!((completion.later_answers, turns.truncated), (vec!["文文文".into(), "x".into()], true));
+        assert_eq!(completion.reasoning.map(|text| text.chars().count()), Some(6));
     }
 
     #[test]

@@ -72,6 +72,7 @@ static SECTIONS: &[Section] = &[
     section!(quality, "quality", "Quality per bin"),
     section!(averages, "averages", "What the average hides"),
     section!(tasks, "tasks", "Task by task"),
+    section!(turns, "turns", "Turn by turn"),
     section!(answer_nll, "answer-nll", "Likelihood of the right answer"),
     section!(flips, "flips", "Answers that changed"),
     section!(control, "control", "Noise: the baseline against itself"),

@@ -1,13 +1,14 @@
 //! Asks every open item of a plan of a target and writes the record. tokio lives here.
 //!
-//! One group of items (one haystack) is asked at a time, in plan order, and every answer is journalled before the next
-//! group starts, so memory does not grow with the plan and a kill loses at most the group in flight.
+//! Groups of items (one haystack each) are asked in plan order, as many at once as the arm's concurrency says, and are
+//! journalled in that order as they land, so memory does not grow with the plan and a kill loses at most what is in flight.
 
 pub mod event;
+mod flight;
 pub mod identity;
 mod judge_item;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,9 +16,10 @@ use crate::hint::Hint;
 use crate::record::manifest::{Manifest, RunStatus};
 use crate::record::{Done, Opened, RecordError, RecordWriter};
 use crate::runner::event::RunEvent;
+use crate::runner::flight::{Flight, Gauge, Results};
 use crate::sample::{Bin, Completion, Item, Outcome};
 use crate::suite::{GroupSpec, Plan, Suite};
-use crate::targets::{CancelFlag, Target, TargetError, TargetEvent, Watch};
+use crate::targets::{CancelFlag, Target, TargetError};
 use crate::tasks::TaskError;
 use crate::tokenizer::TokenCounter;
 
@@ -198,50 +200,50 @@ impl<'a> Progress<'a> {
         cancel: &Arc<CancelFlag>,
     ) -> Result<(), RunError> {
         let counter = target.counter();
-        for group in &run.plan.groups {
-            let open = self.open_items(group);
-            if open.is_empty() {
-                continue;
+        let gauge = Gauge::new(self.on_event);
+        let mut flight = Flight::new(run.manifest.arm.concurrency(), target, cancel, &gauge);
+        let is_open = |group: &&GroupSpec| !self.open_items(group).is_empty();
+        let mut waiting: VecDeque<&GroupSpec> = run.plan.groups.iter().filter(is_open).collect();
+        let mut is_interrupted = false;
+        loop {
+            while !is_interrupted && flight.has_room() {
+                let Some(group) = waiting.pop_front() else { break };
+                if cancel.is_cancelled() {
+                    is_interrupted = true;
+                    break;
+                }
+                let items = generate(run.suite, group, &self.open_items(group), counter.as_ref())?;
+                let progress = self.bins[&group.bin];
+                (self.on_event)(RunEvent::GroupStarted {
+                    bin: group.bin,
+                    items: flight.items() + items.len(),
+                    bin_planned: progress.planned,
+                    bin_done: progress.done,
+                });
+                flight.start(items);
             }
-            if cancel.is_cancelled() {
-                return Err(self.interrupted(run));
+            if flight.is_empty() {
+                break;
             }
-            let items = generate(run.suite, group, &open, counter.as_ref())?;
-            let progress = self.bins[&group.bin];
-            (self.on_event)(RunEvent::GroupStarted {
-                bin: group.bin,
-                items: items.len(),
-                bin_planned: progress.planned,
-                bin_done: progress.done,
-            });
-            self.ask_group(run, target, items, cancel).await?;
+            flight.wait().await;
+            while let Some((items, results)) = flight.land() {
+                is_interrupted |= self.write_all(run, &items, results)?;
+            }
         }
-        Ok(())
+        if is_interrupted { Err(self.interrupted(run)) } else { Ok(()) }
     }
 
-    async fn ask_group(
-        &mut self,
-        run: &ArmRun<'_>,
-        target: &dyn Target,
-        items: Vec<Item>,
-        cancel: &Arc<CancelFlag>,
-    ) -> Result<(), RunError> {
-        let on_event = self.on_event;
-        let forward = |event: TargetEvent| match event {
-            TargetEvent::Prefill { done, total } => on_event(RunEvent::Prefill { done, total }),
-            TargetEvent::Decode { tokens } => on_event(RunEvent::Decode { tokens }),
-        };
-        let watch = Watch { on_event: &forward, cancel: Arc::clone(cancel) };
-        let results = target.complete(items.clone(), &watch).await;
-        let mut interrupted = false;
+    /// Writes what was answered; says whether a part was not, because a stop was asked for.
+    fn write_all(&mut self, run: &ArmRun<'_>, items: &[Item], results: Results) -> Result<bool, RunError> {
+        let mut is_interrupted = false;
         for (item, result) in items.iter().zip(results) {
             if matches!(result, Err(TargetError::Cancelled)) {
-                interrupted = true;
+                is_interrupted = true;
             } else {
                 self.write(run, item, result)?;
             }
         }
-        if interrupted { Err(self.interrupted(run)) } else { Ok(()) }
+        Ok(is_interrupted)
     }
 
     fn write(

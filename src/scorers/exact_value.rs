@@ -4,7 +4,7 @@
 //! of the same kind in that line makes it wrong: an answer that names two numbers has not decided. Later lines are not
 //! looked at, because short models tend to go on talking after the answer.
 
-use crate::sample::{Completion, Distractor, FaultKind, Gold, Item, Score};
+use crate::sample::{Completion, Distractor, Expected, FaultKind, Gold, Item, Score};
 use crate::scorers::answer_text::{bare, content_lines, is_announcement, nearness, without_marker};
 use crate::scorers::{clipped, empty, fault, right, seen, wrong};
 
@@ -12,15 +12,21 @@ use crate::scorers::{clipped, empty, fault, right, seen, wrong};
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
 pub(super) fn score(item: &Item, completion: &Completion) -> Score {
-    let (value, distractors) = match &item.expected.gold {
+    let prompt = item.messages.last().map_or("", |message| message.content.as_str());
+    score_answer(&item.expected, prompt, &completion.text)
+}
+
+/// Judges one answer; `prompt` ends in its question.
+pub(super) fn score_answer(expected: &Expected, prompt: &str, text: &str) -> Score {
+    let (value, distractors) = match &expected.gold {
         Gold::Value { value, distractors } => (value.trim(), distractors.as_slice()),
-        _ => (item.expected.answer.trim(), &[][..]),
+        _ => (expected.answer.trim(), &[][..]),
     };
-    if completion.text.trim() == value || completion.text.trim() == item.expected.answer.trim() {
+    if text.trim() == value || text.trim() == expected.answer.trim() {
         return right(value);
     }
-    let Some(line) = answer_line(&completion.text) else { return empty() };
-    if is_code(value) { score_code(item, value, distractors, line) } else { score_phrase(value, distractors, line) }
+    let Some(line) = answer_line(text) else { return empty() };
+    if is_code(value) { score_code(prompt, value, distractors, line) } else { score_phrase(value, distractors, line) }
 }
 
 /// The first line that says something; an announcement is passed over when another line follows.
@@ -41,9 +47,9 @@ fn is_code_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
 }
 
-fn score_code(item: &Item, value: &str, distractors: &[Distractor], line: &str) -> Score {
+fn score_code(prompt: &str, value: &str, distractors: &[Distractor], line: &str) -> Score {
     let codes = codes_in(line, value, |code| {
-        question(item).contains(code) && distractors.iter().all(|other| other.value.trim() != code)
+        question(prompt).contains(code) && distractors.iter().all(|other| other.value.trim() != code)
     });
     let others: Vec<&String> = codes.iter().filter(|code| *code != value).collect();
     match (codes.len() > others.len(), others.first()) {
@@ -67,9 +73,9 @@ fn is_denied(line: &str, value: &str) -> bool {
 }
 
 /// The end of the last message, where the question stands.
-fn question(item: &Item) -> &str {
+fn question(prompt: &str) -> &str {
     const MAX_QUESTION_BYTES: usize = 300;
-    let content = item.messages.last().map_or("", |message| message.content.trim_end());
+    let content = prompt.trim_end();
     let line = content.rsplit('\n').next().unwrap_or_default();
     &line[line.ceil_char_boundary(line.len().saturating_sub(MAX_QUESTION_BYTES))..]
 }

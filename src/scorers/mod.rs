@@ -25,6 +25,7 @@ mod span;
 mod survival;
 mod table_rows;
 mod tool_call;
+mod turns;
 
 pub use json_schema::check_schema;
 pub use regex_match::check_pattern;
@@ -148,6 +149,12 @@ pub static SCORERS: &[Scorer] = &[
         summary: "one tool call: name, argument names, JSON types and values, text around it",
         score: tool_call::score,
     },
+    Scorer {
+        name: "turns",
+        version: 1,
+        summary: "a conversation: share of turns whose answer is exactly their value, and the turns with each fault",
+        score: turns::score,
+    },
 ];
 
 /// A scorer that does not exist.
@@ -189,13 +196,13 @@ const MAX_EXTRACTED_BYTES: usize = 4096;
 const MAX_SEEN_CHARS: usize = 60;
 
 fn right(extracted: &str) -> Score {
-    Score { value: 1.0, extracted: clipped(extracted), faults: Vec::new() }
+    Score { value: 1.0, extracted: clipped(extracted), faults: Vec::new(), turn_scores: Vec::new() }
 }
 
 /// A wrong answer; `value` is its graded share.
 fn wrong(value: f64, extracted: &str, faults: Vec<Fault>) -> Score {
     let value = if value.is_finite() { value.clamp(0.0, HIGHEST_WRONG) } else { 0.0 };
-    Score { value, extracted: clipped(extracted), faults }
+    Score { value, extracted: clipped(extracted), faults, turn_scores: Vec::new() }
 }
 
 fn empty() -> Score {
@@ -354,6 +361,6 @@ mod tests {
     }
 
     fn right_of(item: &Item, text: &str) -> Score {
-        Score { extracted: score(item, &completion(text)).unwrap().extracted, value: 1.0, faults: vec![] }
+        Score { extracted: score(item, &completion(text)).unwrap().extracted, ..right("") }
     }
 }

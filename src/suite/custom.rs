@@ -29,8 +29,11 @@ const MAX_GROUP: usize = 64;
 /// Bytes of a prompt's start and end in the item's excerpt, where it is not shown whole.
 const EXCERPT_BYTES: (usize, usize) = (400, 1200);
 
+/// The scorer that takes a schema, and needs nothing else.
+const SCHEMA_SCORER: &str = "json_schema";
 /// Scorers that compare with one text; the others take several.
-const ONE_TEXT: &[&str] = &["exact_value", "json_records", "span"];
+const ONE_TEXT: &[&str] =
+    &["absent", "exact_value", "history", "json_records", "json_schema", "label", "span", "tool_call"];
 /// Scorers that are content with any of several texts: the first is the canonical one.
 const ANY_TEXT: &[&str] = &["ruler_part", "similarity"];
 
@@ -41,8 +44,8 @@ pub struct CustomFile {
     /// BLAKE3 of the whole file.
     hash: String,
     lines: Arc<[Line]>,
-    /// Bins of the task with their output reserve, ascending, whatever is selected of the suite later.
-    windows: Vec<(Bin, u32)>,
+    /// Bins of the task, ascending, whatever is selected of the suite later.
+    windows: Vec<BinPlan>,
     /// The bin of each line; `None` until it is counted.
     bins: Vec<Option<Bin>>,
 }
@@ -58,7 +61,7 @@ struct Line {
 
 impl CustomFile {
     /// Reads and checks a file. `scorer` is that of lines that name none.
-    pub(super) fn load(path: &Path, scorer: Option<&str>, windows: Vec<(Bin, u32)>) -> Result<Self, SuiteError> {
+    pub(super) fn load(path: &Path, scorer: Option<&str>, windows: Vec<BinPlan>) -> Result<Self, SuiteError> {
         let shown = path.display().to_string();
         let failed = |source| SuiteError::Read { path: shown.clone(), source };
         let file = File::open(path).map_err(failed)?;
@@ -131,22 +134,23 @@ impl CustomFile {
             if prompt_tokens >= UNCOUNTABLE_TOKENS {
                 return Err(self.fault(line, LineFault::Uncountable));
             }
-            let fits = |(bin, reserve): &&(Bin, u32)| {
-                prompt_tokens as u64 + u64::from(output_tokens(line, *reserve)) <= u64::from(bin.tokens())
+            let fits = |window: &&BinPlan| {
+                prompt_tokens as u64 + u64::from(reserved_tokens(line, window)) <= u64::from(window.bin.tokens())
             };
-            let mut candidates = self.windows.iter().filter(|(bin, _)| stated.is_none_or(|stated| stated == *bin));
-            let longest = candidates.clone().next_back().copied().unwrap_or((Bin(0), 0));
-            let Some((bin, reserve)) = candidates.find(fits) else {
-                let output_tokens = output_tokens(line, longest.1);
-                let prompt_tokens = prompt_tokens as u64;
-                return Err(self.fault(line, LineFault::OverWindow { prompt_tokens, output_tokens, window: longest.0 }));
+            let mut candidates = self.windows.iter().filter(|window| stated.is_none_or(|stated| stated == window.bin));
+            let longest =
+                candidates.clone().next_back().expect("a suite has a bin, and a stated bin was looked up in it");
+            let Some(window) = candidates.find(fits) else {
+                let (prompt_tokens, output_tokens) = (prompt_tokens as u64, reserved_tokens(line, longest));
+                let window = longest.bin;
+                return Err(self.fault(line, LineFault::OverWindow { prompt_tokens, output_tokens, window }));
             };
             let (answer_tokens, output_tokens) =
-                (counter.count(&entry.expected.answer) + 1, output_tokens(line, *reserve));
+                (counter.count(&entry.expected.answer) + 1, output_tokens(line, window));
             if answer_tokens > output_tokens as usize {
                 return Err(self.fault(line, LineFault::AnswerTooLong { answer_tokens, output_tokens }));
             }
-            bins.push(Some(*bin));
+            bins.push(Some(window.bin));
         }
         Ok(Self { bins, ..self.clone() })
     }
@@ -156,7 +160,7 @@ impl CustomFile {
 struct Reading<'a> {
     path: &'a str,
     scorer: Option<&'a str>,
-    windows: &'a [(Bin, u32)],
+    windows: &'a [BinPlan],
     lines: Vec<Line>,
     /// Content → how often.
     seen: HashMap<blake3::Hash, u32>,
@@ -190,7 +194,7 @@ impl Reading<'_> {
     }
 
     fn checked(&self, line: CustomLine, hash: String) -> Result<Line, LineFault> {
-        let known = || self.windows.iter().map(|(bin, _)| *bin).collect::<Vec<_>>();
+        let known = || self.windows.iter().map(|window| window.bin).collect::<Vec<_>>();
         if let Some(bin) = line.bin.filter(|bin| !known().contains(bin)) {
             return Err(LineFault::UnknownBin { bin, known: known() });
         }
@@ -214,6 +218,14 @@ fn expected(line: &CustomLine, scorer: &str) -> Result<Expected, LineFault> {
         return Err(LineFault::UnknownScorer { name: unknown.name, known });
     }
     let texts = &line.expected;
+    match &line.schema {
+        Some(schema) if scorer == SCHEMA_SCORER => return under_schema(schema, texts),
+        Some(_) => {
+            let message = format!("scorer `{scorer}` does not look at it, `{SCHEMA_SCORER}` does");
+            return Err(LineFault::Invalid { key: "schema", message });
+        }
+        None => {}
+    }
     let Some(first) = texts.first() else { return Err(LineFault::MissingExpected { scorer: scorer.into() }) };
     if texts.len() > 1 && ONE_TEXT.contains(&scorer) {
         return Err(LineFault::ManyExpected { scorer: scorer.into(), count: texts.len() });
@@ -237,9 +249,23 @@ fn expected(line: &CustomLine, scorer: &str) -> Result<Expected, LineFault> {
     Ok(Expected { answer, gold })
 }
 
+/// A schema, and the right value where one is given.
+fn under_schema(schema: &serde_json::Value, texts: &[String]) -> Result<Expected, LineFault> {
+    scorers::check_schema(schema).map_err(|message| LineFault::Invalid { key: "schema", message })?;
+    if texts.len() > 1 {
+        return Err(LineFault::ManyExpected { scorer: SCHEMA_SCORER.into(), count: texts.len() });
+    }
+    let read = |text: &String| {
+        serde_json::from_str(text).map_err(|error| LineFault::Invalid { key: "expected", message: error.to_string() })
+    };
+    let value = texts.first().map(read).transpose()?;
+    let answer = texts.first().cloned().unwrap_or_default();
+    Ok(Expected { answer, gold: Gold::Schema { schema: schema.clone(), expected: value } })
+}
+
 /// The bin that a line names, or the smallest one of its length.
-fn stated_bin(line: &CustomLine, windows: &[(Bin, u32)]) -> Option<Bin> {
-    let of_length = |length| windows.iter().map(|(bin, _)| *bin).find(|bin| bin.tokens() >= length);
+fn stated_bin(line: &CustomLine, windows: &[BinPlan]) -> Option<Bin> {
+    let of_length = |length| windows.iter().map(|window| window.bin).find(|bin| bin.tokens() >= length);
     line.bin.or_else(|| line.length.and_then(of_length))
 }
 
@@ -249,9 +275,14 @@ fn prompt_tokens(line: &CustomLine, counter: &dyn TokenCounter) -> usize {
     counter.count_chat(&messages).saturating_add(counter.count(&line.answer_prefix))
 }
 
-/// Tokens that the answer may take in a bin with this reserve.
-fn output_tokens(line: &CustomLine, reserve: u32) -> u32 {
-    line.max_tokens.unwrap_or(reserve)
+/// Tokens that the answer may take in a bin.
+fn output_tokens(line: &CustomLine, window: &BinPlan) -> u32 {
+    line.max_tokens.unwrap_or(window.output_reserve)
+}
+
+/// Tokens that have to be free behind the prompt: thinking and answer.
+fn reserved_tokens(line: &CustomLine, window: &BinPlan) -> u32 {
+    output_tokens(line, window).saturating_add(window.thinking_reserve)
 }
 
 impl Suite {
@@ -322,15 +353,14 @@ impl Suite {
         counter: &dyn TokenCounter,
     ) -> Result<Vec<Item>, TaskError> {
         let foreign = || TaskError::PartialGroup { haystack_id: group.haystack_id.clone() };
-        let reserve = file.windows.iter().find(|(bin, _)| *bin == group.bin).map(|(_, reserve)| *reserve);
-        let reserve = reserve.ok_or_else(foreign)?;
+        let window = file.windows.iter().find(|window| window.bin == group.bin).ok_or_else(foreign)?;
         let items = group.items.iter().map(|spec| {
             let entry = file.lines.get(spec.index as usize).ok_or_else(foreign)?;
             if self.custom_item_id(group.bin, entry) != spec.item_id {
                 return Err(foreign());
             }
             let line = &entry.line;
-            let (prompt_tokens, output_tokens) = (prompt_tokens(line, counter), output_tokens(line, reserve));
+            let (prompt_tokens, output_tokens) = (prompt_tokens(line, counter), reserved_tokens(line, window));
             let available = group.bin.tokens().saturating_sub(output_tokens) as usize;
             if prompt_tokens > available {
                 let tasks = format!("{}:{}", file.path, line.number);
@@ -395,7 +425,7 @@ pub(super) fn of_params(
     params: &toml::Table,
     folder: &Path,
     scorer: Option<&str>,
-    windows: Vec<(Bin, u32)>,
+    windows: Vec<BinPlan>,
 ) -> Result<CustomFile, SuiteError> {
     let params = tasks::custom_params(params).map_err(|error| SuiteError::Params {
         origin: folder.display().to_string(),

@@ -6,11 +6,13 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use super::custom::{check_scorer, of_params};
 use super::{BinPlan, CellPolicy, CustomFile, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
 use crate::sample::{Bin, Language};
+use crate::scorers::SCORERS;
 use crate::tasks::{self, Ground, PerBin, perturbations};
 
 /// Version of the file format.
@@ -40,71 +42,142 @@ const MAX_NAME_BYTES: usize = 64;
 /// Depth slots where a bin does not say.
 const DEPTH_SLOTS: [u8; 7] = [0, 10, 25, 50, 75, 90, 100];
 
-#[derive(Deserialize)]
+/// A suite of kvgauge: which tasks are asked in which context lengths, how often, and how results are judged.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "kvgauge suite")]
 struct SuiteFile {
+    /// Version of the file format: 1.
     #[expect(
         dead_code,
         reason = "checked before the rest is read, so that a newer file is called newer and not wrong"
     )]
+    #[schemars(schema_with = "format_version")]
     schema_version: u32,
+    /// 1 to 64 of a-z, 0-9, - and _; the same as the file's.
+    #[schemars(regex(pattern = "^[a-z0-9_-]{1,64}$"))]
     name: String,
+    /// Counts up when other items are wanted under the same name. Default 1.
     version: Option<u32>,
+    /// One sentence.
     description: String,
+    /// Seeds every item. Default 0.
     seed: Option<u64>,
+    /// Language of the items. Default `en`.
+    #[schemars(schema_with = "languages")]
     language: Option<Language>,
+    /// Context lengths.
     bins: Vec<BinFile>,
+    /// What is asked.
     tasks: Vec<TaskFile>,
+    /// How results are judged.
     #[serde(default)]
     gate: GateFile,
 }
 
-#[derive(Deserialize)]
+/// A context length.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct BinFile {
+    /// The whole budget of a request in tokens: template, text, question and answer.
     context: Length,
+    /// Items of each task that does not say otherwise.
     samples: u32,
+    /// Tokens of the budget kept free for the answer. Default by length: 96, 256, 512, 1024, 2048.
     output_reserve: Option<u32>,
+    /// Tokens of the budget kept free for thinking before the answer. Default 0.
+    thinking_reserve: Option<u32>,
+    /// Questions asked of one text. Default 1.
     shared_prefix: Option<u32>,
+    /// Whether the questions of one text are of different tasks. Default false.
     mixed: Option<bool>,
+    /// Depths of the needles in percent, asked in turn. Default 0, 10, 25, 50, 75, 90, 100.
     depth_slots: Option<Vec<u8>>,
 }
 
-#[derive(Deserialize)]
+/// A task with its parameters.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TaskFile {
+    /// The task's id; `custom` asks prompts of your own.
+    #[schemars(schema_with = "task_ids")]
     kind: String,
+    /// Bins it is asked in. Default all.
     bins: Option<Vec<Length>>,
+    /// Items per bin, once for all bins or bin by bin. Default the bin's `samples`; of `custom` the whole file.
+    #[schemars(schema_with = "count_by_bin")]
     samples: Option<PerBin<u32>>,
+    /// Judges instead of the task's own scorer.
+    #[schemars(schema_with = "scorer_names")]
     scorer: Option<String>,
+    /// Asks every item again in other words, to see how far an arm drifts from itself. Default false.
     #[serde(default)]
     robustness: bool,
+    /// Parameters of the task; see its page.
     #[serde(default)]
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     params: toml::Table,
 }
 
-#[derive(Deserialize)]
+/// A context length: 512, "2K", "128K".
+#[derive(Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "expected a context length such as 512, \"2K\" or \"128K\"")]
 enum Length {
     Tokens(u32),
     Text(String),
 }
 
-/// Shares are written as percentages and differences as points.
-#[derive(Default, Deserialize)]
+/// How results are judged. Shares are percentages, differences are points.
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct GateFile {
+    /// Error rate over all cells of a run. Default 0.05.
     alpha: Option<f64>,
+    /// A smaller net drop never fails, in points. Default 2.
     min_effect: Option<f64>,
+    /// A pass needs the upper limit of the drop below this, in points. Default 5.
     margin: Option<f64>,
+    /// Pairs below which a cell is not judged. Default 20.
     min_pairs: Option<u32>,
+    /// Texts below which a cell with shared texts is not judged. Default 10.
     min_haystacks: Option<u32>,
+    /// Accuracy of the baseline below which a cell has no power, in percent. Default 60.
     baseline_floor: Option<f64>,
+    /// Least share of valid items per arm, in percent. Default 98.
     min_valid_share: Option<f64>,
+    /// The rate of a symptom has to rise by so many points. Default 2.
     symptom_min_rise: Option<f64>,
+    /// And by so many items. Default 3.
     symptom_min_items: Option<u32>,
+    /// Exceptions, by `group` or `group/bin`, for example `retrieval/32K`.
     #[serde(default)]
     cells: BTreeMap<String, CellPolicy>,
+}
+
+fn format_version(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "const": SCHEMA_VERSION })
+}
+
+fn languages(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "enum": [Language::En.tag(), Language::Zh.tag()] })
+}
+
+fn task_ids(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "enum": tasks::ids() })
+}
+
+fn scorer_names(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "enum": SCORERS.iter().map(|scorer| scorer.name).collect::<Vec<_>>() })
+}
+
+fn count_by_bin(_: &mut SchemaGenerator) -> Schema {
+    let count = serde_json::json!({ "type": "integer", "minimum": 1, "maximum": MAX_SAMPLES });
+    json_schema!({ "anyOf": [count, { "type": "object", "additionalProperties": count }] })
+}
+
+/// The JSON Schema of suite files, for editors: the first line `#:schema PATH` of a file names it.
+pub fn json_schema() -> serde_json::Value {
+    schemars::schema_for!(SuiteFile).into()
 }
 
 /// The text of a suite file, up to the limit.
@@ -256,6 +329,13 @@ impl Checker<'_> {
             bin,
             samples: self.between(&key("samples"), file.samples, 1, MAX_SAMPLES)?,
             output_reserve: self.between(&key("output_reserve"), reserve, 16, bin.tokens() / 2)?,
+            // A bin is the whole budget, so the prompt pays: a quarter of the bin is the least that is left of it.
+            thinking_reserve: self.between(
+                &key("thinking_reserve"),
+                file.thinking_reserve.unwrap_or(0),
+                0,
+                (bin.tokens() / 4 * 3).saturating_sub(reserve),
+            )?,
             shared_prefix: self.between(
                 &key("shared_prefix"),
                 file.shared_prefix.unwrap_or(1),
@@ -323,7 +403,7 @@ impl Checker<'_> {
             return Err(self.invalid(&format!("tasks[{number}].params.file"), message));
         };
         let windows = bins.iter().filter(|bin| plan.bins.contains(&bin.bin));
-        let windows = windows.map(|bin| (bin.bin, bin.output_reserve)).collect();
+        let windows = windows.cloned().collect();
         of_params(&plan.params, folder, plan.scorer.as_deref(), windows)
     }
 

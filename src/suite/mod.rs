@@ -13,11 +13,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use custom::CustomFile;
 pub use error::SuiteError;
-pub use file::SCHEMA_VERSION;
+pub use file::{SCHEMA_VERSION, json_schema};
 
 use crate::rng::hash_name;
 use crate::sample::{Bin, Language, VariantOf};
@@ -152,12 +153,20 @@ pub struct BinPlan {
     pub samples: u32,
     /// Tokens of the budget kept free for the answer.
     pub output_reserve: u32,
+    /// Tokens of the budget kept free for thinking before the answer, besides the answer's own.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub thinking_reserve: u32,
     /// Questions per haystack.
     pub shared_prefix: u32,
     /// Whether different tasks may share one haystack.
     pub mixed: bool,
     /// Depth slots in percent.
     pub depth_slots: Vec<u8>,
+}
+
+/// A suite without thinking keeps the fingerprint it had before there was any.
+fn is_zero(tokens: &u32) -> bool {
+    *tokens == 0
 }
 
 /// One task of a suite with its parameters.
@@ -238,7 +247,7 @@ impl Default for GatePolicy {
 }
 
 /// Exceptions for one judged cell.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CellPolicy {
     /// Replaces `margin` (share).

@@ -48,6 +48,7 @@ impl Suite {
             bin: group.bin,
             output_reserve,
             haystack: self.haystack.as_ref(),
+            thinking_reserve: bin.map_or(0, |plan| plan.thinking_reserve),
             questions: questions.collect::<Result<_, TaskError>>()?,
         };
         let mut items = tasks::generate(&request, counter)?;

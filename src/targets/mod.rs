@@ -13,6 +13,7 @@ use crate::units;
 
 pub mod embedded;
 pub mod scripted;
+mod thinking;
 
 /// Something that answers items.
 pub trait Target: Send + Sync {
@@ -35,7 +36,8 @@ pub trait Target: Send + Sync {
     fn accept_bins(&self, bins: &[Bin]) -> Result<(), TargetError>;
 
     /// Answers the items of one haystack, in their order; one result per item. A group may be a part of a haystack's
-    /// questions (the rest was answered before an interruption): the answers must not depend on that.
+    /// questions (the rest was answered before an interruption), and several groups may be in flight at once: the answers
+    /// must not depend on either.
     fn complete<'a>(&'a self, items: Vec<Item>, watch: &'a Watch<'a>) -> CompletionFuture<'a>;
 }
 
@@ -120,6 +122,9 @@ pub enum TargetError {
     /// The model's arithmetic broke down on this item (NaN or infinity): there is nothing to score.
     #[error("engine: {0}")]
     NotFinite(String),
+    /// The chat template does not repeat an earlier turn as it was asked, so that a conversation cannot go on in its cache.
+    #[error("the chat template rewrites earlier turns of a conversation")]
+    HistoryRewritten,
     /// A damage knob that does not exist or is malformed.
     #[error("damage `{0}` is not KIND[@BIN][=RATE] with a kind of loop, early_stop, swap, wrong")]
     Damage(String),
@@ -133,6 +138,9 @@ impl Hint for TargetError {
                 "or ask for scaling: `--rope-scaling ntk` stretches RoPE in longer bins, the same in every arm".into(),
             ],
             Self::Damage(_) => vec!["for example `--damage loop@2K=0.5`".into()],
+            Self::HistoryRewritten => {
+                vec!["leave `multi_turn` out: this model's conversations cannot keep their cache".into()]
+            }
             Self::Cancelled => vec!["the same command continues where it stopped".into()],
             Self::ContextOverflow { .. } | Self::Tokenizer(_) | Self::Engine(_) | Self::NotFinite(_) => Vec::new(),
         }

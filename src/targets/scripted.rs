@@ -100,30 +100,32 @@ impl Scripted {
     }
 
     fn answer(&self, item: &Item) -> Completion {
-        let mut text = item.expected.answer.clone();
-        let mut finish_reason = FinishReason::Stop;
+        let expected = std::iter::once(&item.expected).chain(item.follow_ups.iter().map(|turn| &turn.expected));
         // A question in other words asks for the same ability.
         let original = item.variant_of.as_ref().map_or(&item.item_id, |variant| &variant.item_id);
-        if chance(original, "ability") >= ABILITY {
-            text = wrong_answer(&item.expected);
-        }
-        for (knob, damage) in self.damage.iter().enumerate() {
-            let here = damage.bin.is_none_or(|bin| bin == item.bin);
-            if self.is_candidate() && here && chance(&item.item_id, &format!("damage {knob}")) < damage.rate {
-                (text, finish_reason) = apply(damage.kind, item, &text);
+        let is_able = chance(original, "ability") < ABILITY;
+        let (mut texts, mut finish_reason, mut output_tokens) = (Vec::new(), FinishReason::Stop, 0);
+        for expected in expected {
+            let mut text = if is_able { expected.answer.clone() } else { wrong_answer(expected) };
+            for (knob, damage) in self.damage.iter().enumerate() {
+                let here = damage.bin.is_none_or(|bin| bin == item.bin);
+                if self.is_candidate() && here && chance(&item.item_id, &format!("damage {knob}")) < damage.rate {
+                    (text, finish_reason) = apply(damage.kind, expected, item.max_output_tokens, &text);
+                }
             }
+            output_tokens += (self.counter.count(&text) as u32 + 1).min(item.max_output_tokens);
+            texts.push(text);
         }
-        let output_tokens = (self.counter.count(&text) as u32 + 1).min(item.max_output_tokens);
         let ttft_ms = f64::from(item.prompt_tokens) / PREFILL_TOKENS_PER_MS;
         Completion {
+            text: texts.remove(0),
             prompt_tokens: item.prompt_tokens,
             output_tokens,
             finish_reason,
             timing: Timing { ttft_ms, latency_ms: ttft_ms + MS_PER_OUTPUT_TOKEN * f64::from(output_tokens - 1) },
             answer_nll: Some(self.answer_nll(item)),
             reasoning: None,
-            later_answers: Vec::new(),
-            text,
+            later_answers: texts,
         }
     }
 
@@ -212,20 +214,20 @@ fn wrong_answer(expected: &Expected) -> String {
     expected.answer.chars().map(|c| c.to_digit(10).map_or(c, |d| char::from(b'0' + ((d + 5) % 10) as u8))).collect()
 }
 
-fn apply(kind: DamageKind, item: &Item, text: &str) -> (String, FinishReason) {
+fn apply(kind: DamageKind, expected: &Expected, max_output_tokens: u32, text: &str) -> (String, FinishReason) {
     match kind {
         DamageKind::Loop => {
             // At least forty copies, so that a short answer loops as visibly as a long one.
             let phrase = if text.trim().is_empty() { "and so on" } else { text.trim() };
-            let copies = 40.max(2 * item.max_output_tokens as usize / phrase.len().max(1));
+            let copies = 40.max(2 * max_output_tokens as usize / phrase.len().max(1));
             (vec![phrase; copies].join(" "), FinishReason::Length)
         }
         DamageKind::EarlyStop => {
             let keep = text.chars().count() / 3;
             (text.chars().take(keep).collect(), FinishReason::Stop)
         }
-        DamageKind::Swap => (swapped(&item.expected, text), FinishReason::Stop),
-        DamageKind::Wrong => (wrong_answer(&item.expected), FinishReason::Stop),
+        DamageKind::Swap => (swapped(expected, text), FinishReason::Stop),
+        DamageKind::Wrong => (wrong_answer(expected), FinishReason::Stop),
     }
 }
 

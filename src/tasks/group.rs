@@ -13,7 +13,7 @@ use super::planting::{Planted, Planting, Soil};
 use super::user_text::{UserProse, UserText};
 use super::{Depth, Ground, Task, TaskError};
 use crate::rng::Rng;
-use crate::sample::{Bin, Distractor, Gold, Item, Language, Message, Role, VariantOf};
+use crate::sample::{Bin, Distractor, Expected, FollowUp, Gold, Item, Language, Message, Role, VariantOf};
 use crate::tokenizer::{TokenCounter, UNCOUNTABLE_TOKENS};
 
 /// The recipe of one document.
@@ -24,10 +24,12 @@ pub struct GroupRequest<'a> {
     pub language: Language,
     /// The whole budget.
     pub bin: Bin,
-    /// Tokens of the budget kept free for the answer.
+    /// Tokens of the budget kept free for the answer, or for all that follows the first question of a conversation.
     pub output_reserve: u32,
     /// The user's own text as filler of prose; `None` for ours.
     pub haystack: Option<&'a UserText>,
+    /// Tokens of the budget kept free for thinking before the answer.
+    pub thinking_reserve: u32,
     /// The questions.
     pub questions: Vec<QuestionRequest<'a>>,
 }
@@ -88,7 +90,8 @@ pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Resul
     if frame.longest() >= UNCOUNTABLE_TOKENS {
         return Err(TaskError::Uncountable { tasks: task_list(request), bin: request.bin });
     }
-    let budget = (request.bin.tokens().saturating_sub(request.output_reserve)) as usize;
+    let reserve = request.output_reserve + request.thinking_reserve;
+    let budget = request.bin.tokens().saturating_sub(reserve) as usize;
     let plants: Vec<Plant> = planted.iter().flat_map(|question| question.plants.iter().cloned()).collect();
     let plant_tokens: usize = plants.iter().map(|plant| plant.unit.tokens).sum();
     let needed = frame.longest() + plant_tokens;
@@ -243,6 +246,8 @@ struct Frame {
     opening: String,
     /// Closing and question, per question.
     endings: Vec<String>,
+    /// Tokens of the text that each answer is made to begin with: they stand behind the prompt and belong to it.
+    prefix_tokens: Vec<usize>,
     /// Prompt tokens without the document, per question.
     tokens: Vec<usize>,
     /// Tokens before the document, template included, as near as the template lets it be known.
@@ -264,10 +269,12 @@ impl Frame {
         opening.push_str(words.start);
         let ending = |asked: &Planted| [words.closing, words.question, asked.question.text.as_str()].concat();
         let endings: Vec<String> = planted.iter().map(ending).collect();
+        let prefix_tokens: Vec<usize> = planted.iter().map(|question| counter.count(&question.answer_prefix)).collect();
         let count = |ending: &String| counter.count_chat(&[("user", &format!("{opening}{ending}"))]);
-        let tokens: Vec<usize> = endings.iter().map(count).collect();
+        let tokens: Vec<usize> =
+            endings.iter().zip(&prefix_tokens).map(|(ending, prefix)| count(ending) + prefix).collect();
         let before = tokens.iter().zip(&endings).map(|(all, ending)| all.saturating_sub(counter.count(ending))).min();
-        Self { before: before.unwrap_or(0), opening, endings, tokens }
+        Self { before: before.unwrap_or(0), opening, endings, prefix_tokens, tokens }
     }
 
     fn longest(&self) -> usize {
@@ -281,7 +288,9 @@ impl Frame {
         let prompt_tokens = if is_exact {
             self.tokens.iter().map(|tokens| tokens + document.tokens).collect()
         } else {
-            let count = |question| counter.count_chat(&[("user", &self.content(question, &text))]);
+            let count = |question: usize| {
+                counter.count_chat(&[("user", &self.content(question, &text))]) + self.prefix_tokens[question]
+            };
             (0..self.endings.len()).map(count).collect()
         };
         Composed { document, text, prompt_tokens }
@@ -360,9 +369,16 @@ fn item(
     let prompt_tokens = composed.prompt_tokens[index];
     let needle = document.find(original(request, index), 0);
     let depth = |at: usize| 100.0 * (frame.before + document.units[at].offset) as f64 / prompt_tokens as f64;
-    let mut expected = planted.expected;
+    let (mut expected, mut follow_ups) = (planted.expected, planted.follow_ups);
     if let (Gold::Value { distractors, .. }, Some(at)) = (&mut expected.gold, needle) {
         *distractors = other_entries(document, at);
+    }
+    for follow_up in &mut follow_ups {
+        if let Gold::Value { value, distractors } = &mut follow_up.expected.gold
+            && let Some(at) = document.find_value(value)
+        {
+            *distractors = other_entries(document, at);
+        }
     }
     Ok(Item {
         item_id: question.item_id.to_owned(),
@@ -374,36 +390,67 @@ fn item(
         haystack_id: request.haystack_id.to_owned(),
         messages: vec![Message { role: Role::User, content: frame.content(index, &composed.text) }],
         prompt_tokens: prompt_tokens as u32,
-        max_output_tokens: output_limit(request, question.task, &expected.answer, counter)?,
+        max_output_tokens: output_limit(request, question.task, &expected, &follow_ups, counter)?,
         depth_percent: needle.filter(|_| question.task.depth == Depth::AtSlot).map(depth),
         expected,
         scorer: question.task.scorer.to_owned(),
         excerpt: needle.map(|at| document.excerpt(at, EXCERPT_REACH)).unwrap_or_default(),
-        follow_ups: planted.follow_ups,
+        follow_ups,
         answer_prefix: planted.answer_prefix,
         variant_of: question.variant_of.cloned(),
     })
 }
 
-/// One and a half times the right answer and some, within the reserve: a run that goes astray stays short.
+/// One and a half times the right answer and some, within the reserve: a run that goes astray stays short. In a conversation
+/// it is the limit of each answer, and the later questions are paid out of the reserve too.
 fn output_limit(
     request: &GroupRequest<'_>,
     task: &Task,
-    answer: &str,
+    expected: &Expected,
+    follow_ups: &[FollowUp],
     counter: &dyn TokenCounter,
 ) -> Result<u32, TaskError> {
+    let answers = || std::iter::once(expected).chain(follow_ups.iter().map(|turn| &turn.expected));
+    let turns = 1 + follow_ups.len();
     // One more for the token that ends the answer.
-    let answer_tokens = counter.count(answer) + 1;
-    if answer_tokens > request.output_reserve as usize {
+    let answer_tokens = answers().map(|turn| counter.count(&turn.answer)).max().unwrap_or(0) + 1;
+    let asking_tokens = follow_up_tokens(expected, follow_ups, counter);
+    if asking_tokens >= UNCOUNTABLE_TOKENS {
+        return Err(TaskError::Uncountable { tasks: task.id.into(), bin: request.bin });
+    }
+    let needed = turns * answer_tokens + asking_tokens;
+    if needed > request.output_reserve as usize {
         return Err(TaskError::AnswerTooLong {
             task: task.id.into(),
             bin: request.bin,
-            answer_tokens,
+            answer_tokens: needed,
             output_reserve: request.output_reserve,
         });
     }
     let wanted = answer_tokens + answer_tokens / 2 + OUTPUT_SLACK_TOKENS;
-    Ok(wanted.min(request.output_reserve as usize) as u32)
+    let free = (request.output_reserve as usize - asking_tokens) / turns;
+    Ok(wanted.min(free) as u32 + request.thinking_reserve / turns as u32)
+}
+
+/// Tokens of the later questions with the template around them and around the answers before them.
+fn follow_up_tokens(expected: &Expected, follow_ups: &[FollowUp], counter: &dyn TokenCounter) -> usize {
+    if follow_ups.is_empty() {
+        return 0;
+    }
+    // The first prompt is counted elsewhere; here any text stands for it.
+    let first = ("user", ".");
+    let mut messages = vec![first];
+    let mut answer = &expected.answer;
+    let mut answer_tokens = 0;
+    for turn in follow_ups {
+        messages.extend([("assistant", answer.as_str()), ("user", turn.question.as_str())]);
+        answer_tokens += counter.count(answer);
+        answer = &turn.expected.answer;
+    }
+    match counter.count_chat(&messages) {
+        UNCOUNTABLE_TOKENS.. => UNCOUNTABLE_TOKENS,
+        all => all.saturating_sub(counter.count_chat(&[first]) + answer_tokens),
+    }
 }
 
 /// The keys and values of a text other than the one at `needle`, with their distance in entries.

@@ -156,6 +156,12 @@ impl Document {
         self.units.iter().position(|placed| placed.plant == Some((question, number)))
     }
 
+    /// Position in `units` of the entry with this value: no two have the same.
+    pub(super) fn find_value(&self, value: &str) -> Option<usize> {
+        let is_it = |placed: &PlacedUnit| placed.unit.entry.as_ref().is_some_and(|entry| entry.value == value);
+        self.units.iter().position(is_it)
+    }
+
     /// The text around the unit at `center`, up to `reach` tokens to each side.
     pub(super) fn excerpt(&self, center: usize, reach: usize) -> String {
         let offset = self.units[center].offset;

@@ -17,6 +17,7 @@ mod json_extract;
 mod ledger;
 mod lexicon;
 mod lookalike;
+mod multi_turn;
 mod multiquery;
 mod needle;
 mod params;
@@ -102,6 +103,7 @@ pub static TASKS: &[Task] = &[
     ledger::TASK,
     path_walk::TASK,
     repeat_edit::TASK,
+    multi_turn::TASK,
     custom::TASK,
 ];
 

@@ -99,6 +99,7 @@ fn document(
             bin: Bin(bin),
             output_reserve: default_output_reserve(Bin(bin)),
             haystack: None,
+            thinking_reserve: 0,
             questions: requests.collect(),
         },
         counter,
@@ -303,6 +304,7 @@ fn what_does_not_fit_is_an_error_that_says_how_much_is_missing() {
         bin: Bin(512),
         output_reserve: 96,
         haystack: None,
+        thinking_reserve: 0,
         questions: vec![question],
     };
     assert!(matches!(generate(&request, &Pieces), Err(TaskError::AnswerTooLong { .. })));
@@ -320,6 +322,7 @@ fn a_hexadecimal_needle_is_asked_for_as_a_code() {
         bin: Bin(512),
         output_reserve: 96,
         haystack: None,
+        thinking_reserve: 0,
         questions: vec![question],
     };
     let item = generate(&request, &Pieces).unwrap().remove(0);

@@ -167,6 +167,10 @@ fn a_bad_line_is_named_with_what_is_wrong() {
     assert_eq!(error.to_string(), "`expected`: unclosed group");
     let (_, error, _) = of(r#"{"prompt": "x", "expected": "y", "answer": "y"}"#);
     assert!(matches!(error, LineFault::Invalid { key: "answer", .. }));
+    let (_, error, _) = of(r#"{"prompt": "x", "scorer": "json_schema", "schema": {"$ref": "https://x.test/s"}}"#);
+    assert!(matches!(error, LineFault::Invalid { key: "schema", .. }), "a remote reference: {error}");
+    let (_, error, _) = of(r#"{"prompt": "x", "expected": "y", "schema": {}}"#);
+    assert!(error.to_string().contains("`json_schema` does"), "{error}");
     let bytes = [good.as_bytes(), b"{\"prompt\": \"\xff\"}"].concat();
     let (line, error, _) = fault(SUITE, bytes);
     assert_eq!((line, error), (2, LineFault::NotUtf8 { byte: 13 }));
@@ -198,6 +202,35 @@ fn huge_empty_and_missing_files_are_refused() {
     assert!(folder.to_string().contains("not a regular file"), "{folder}");
     let error = Suite::parse(SUITE, "text").unwrap_err();
     assert!(error.to_string().contains("tasks[0].params.file"), "{error}");
+}
+
+#[test]
+fn a_schema_needs_no_expected_answer() {
+    let line = r#"{"prompt": "x", "scorer": "json_schema", "schema": {"type": "object", "required": ["a"]}}"#;
+    let item = items(&bound(SUITE, line).unwrap()).remove(0);
+    assert!(scorers::score(&item, &completion("{\"a\": 1}")).unwrap().is_right());
+    assert!(!scorers::score(&item, &completion("{\"b\": 1}")).unwrap().is_right());
+}
+
+#[test]
+fn the_schema_of_suite_files_is_the_committed_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas/suite.schema.json");
+    let schema = format!("{}\n", serde_json::to_string_pretty(&kvgauge::suite::json_schema()).unwrap());
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        fs::write(&path, &schema).unwrap();
+    }
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    assert!(committed == schema, "run this test once with UPDATE_SCHEMA=1");
+    let validator = jsonschema::validator_for(&kvgauge::suite::json_schema()).unwrap();
+    for (name, text) in kvgauge::suite::BUILTIN {
+        assert!(text.starts_with("#:schema ../schemas/suite.schema.json\n"), "{name}");
+        let suite: serde_json::Value = toml::from_str(text).unwrap();
+        let errors: Vec<String> = validator.iter_errors(&suite).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{name}: {errors:?}");
+    }
+    let mut wrong: serde_json::Value = toml::from_str(kvgauge::suite::BUILTIN[0].1).unwrap();
+    wrong["tasks"][0]["kind"] = "needel".into();
+    assert!(!validator.is_valid(&wrong));
 }
 
 #[test]

@@ -68,7 +68,12 @@ fn sample(bin: Bin, index: u32, per_haystack: u32, right: bool, answer_nll: f64)
         expected_answer: String::new(),
         excerpt: String::new(),
         outcome: if right { Outcome::ValidRight } else { Outcome::ValidWrong },
-        score: Some(Score { value: f64::from(u8::from(right)), extracted: String::new(), faults: vec![] }),
+        score: Some(Score {
+            value: f64::from(u8::from(right)),
+            extracted: String::new(),
+            faults: vec![],
+            turn_scores: vec![],
+        }),
         findings: vec![],
         completion: Some(Completion {
             text: if right { "right".into() } else { "wrong".into() },

@@ -4,6 +4,8 @@
 mod cli;
 // The user's own prompts.
 mod custom;
+// Conversations, thinking and several groups at once on a tiny model.
+mod dialogue;
 // Models, prefill, decode, forks, threads and chunks against recorded numbers.
 mod engine;
 // Error rates of the gate by simulation.

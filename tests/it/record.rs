@@ -62,7 +62,7 @@ fn sample(index: u32, text: &str) -> SampleRecord {
         expected_answer: "4829173".into(),
         excerpt: String::new(),
         outcome: Outcome::ValidWrong,
-        score: Some(Score { value: 0.1 + 0.2, extracted: "\t\u{1}".into(), faults: vec![] }),
+        score: Some(Score { value: 0.1 + 0.2, extracted: "\t\u{1}".into(), faults: vec![], turn_scores: vec![] }),
         findings: vec![],
         completion: Some(Completion {
             text: text.into(),

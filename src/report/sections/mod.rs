@@ -11,4 +11,5 @@ pub(crate) mod quality;
 pub(crate) mod run;
 pub(crate) mod tasks;
 pub(crate) mod timing;
+pub(crate) mod turns;
 pub(crate) mod verdict;

@@ -1,227 +1,330 @@
 //! The questions of one haystack, answered from one prefill.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
 use crate::engine::{Engine, EngineError, SequenceId, argmax};
-use crate::sample::{Completion, FinishReason, Item, Timing};
+use crate::sample::{Completion, Item};
 use crate::targets::embedded::LoadedModel;
+use crate::targets::embedded::conversation::Bridge;
+use crate::targets::embedded::question::{Asked, Ended};
 use crate::targets::{CancelFlag, TargetError, TargetEvent};
 
-/// Sequences decoded in one batch: more would not speed up a few cores, and each holds its own tail of the cache.
-const MAX_DECODE_BATCH: usize = 8;
+/// Blocks of a question beside those of its own text: the shared block it is forked from is copied when it writes, once for
+/// itself, once for the fork that measures its likelihood and once for the one that keeps its history, and each may begin
+/// another.
+const FORK_BLOCKS: usize = 6;
+
+/// What comes back for an item.
+pub(super) type Answer = Result<Completion, TargetError>;
+
+/// A group of items with the channels to who asked.
+pub(super) struct Job {
+    pub(super) items: Vec<Item>,
+    pub(super) cancel: Arc<CancelFlag>,
+    pub(super) events: UnboundedSender<TargetEvent>,
+    pub(super) reply: oneshot::Sender<Vec<Answer>>,
+}
 
 /// One group at work.
-pub(super) struct Group<'a> {
-    pub(super) model: &'a LoadedModel,
-    pub(super) engine: &'a mut Engine,
-    pub(super) cancel: &'a CancelFlag,
-    pub(super) events: UnboundedSender<TargetEvent>,
+pub(super) struct Group<'m> {
+    model: &'m LoadedModel,
+    job: Job,
+    /// Place of an item and the ids of its prompt, where they fit the bin.
+    prompts: Vec<(usize, Vec<u32>)>,
+    answers: Vec<Option<Answer>>,
+    asked: Vec<Asked>,
+    /// Generated so far.
+    tokens: usize,
+    decode_started: Option<Instant>,
 }
 
-/// A question whose prompt is in the cache.
-struct Asked {
-    place: usize,
-    sequence: SequenceId,
-    prompt_tokens: u32,
-    max_output_tokens: usize,
-    next_token: u32,
-    output: Vec<u32>,
-    finished: Option<FinishReason>,
-    ttft_ms: f64,
-    latency_ms: f64,
-    answer_nll: Option<f64>,
-}
-
-type Answer = Result<Completion, TargetError>;
-
-impl Group<'_> {
-    /// One result per item, in order. Every sequence is given back, whatever happens.
-    pub(super) fn answer(&mut self, items: &[Item]) -> Vec<Answer> {
-        let mut answers: Vec<Option<Answer>> = vec![None; items.len()];
+impl<'m> Group<'m> {
+    /// Encodes the prompts; nothing is computed yet.
+    pub(super) fn new(model: &'m LoadedModel, job: Job) -> Self {
+        let mut answers: Vec<Option<Answer>> = vec![None; job.items.len()];
         let mut prompts = Vec::new();
-        for (place, item) in items.iter().enumerate() {
-            match self.prompt(item) {
+        for (place, item) in job.items.iter().enumerate() {
+            match prompt(model, item) {
                 Ok(ids) => prompts.push((place, ids)),
                 Err(error) => answers[place] = Some(Err(error)),
             }
         }
-        if let Err(error) = self.answer_prompts(items, &prompts, &mut answers) {
-            for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
-                *answer = Some(Err(error.clone()));
-            }
-        }
-        answers.into_iter().map(|answer| answer.expect("every place was filled above")).collect()
+        Self { model, job, prompts, answers, asked: Vec::new(), tokens: 0, decode_started: None }
     }
 
-    /// The prompt's token ids, if they fit the bin.
-    fn prompt(&self, item: &Item) -> Result<Vec<u32>, TargetError> {
-        let messages: Vec<(&str, &str)> = item.messages.iter().map(|m| (m.role.name(), m.content.as_str())).collect();
-        let ids = self
-            .model
-            .tokenizer
-            .encode_chat(&messages, true)
-            .map_err(|error| TargetError::Tokenizer(error.to_string()))?;
-        if ids.len() + item.max_output_tokens as usize > item.bin.tokens() as usize {
-            return Err(TargetError::ContextOverflow {
-                prompt_tokens: ids.len() as u32,
-                output_tokens: item.max_output_tokens,
-                bin: item.bin,
-            });
-        }
-        Ok(ids)
+    /// The most blocks of the cache that the group can hold at once.
+    pub(super) fn most_blocks(&self, block_tokens: usize) -> usize {
+        let shared = common_prefix(&self.prompts);
+        let own = self.prompts.iter().map(|(place, _)| {
+            let longest = self.job.items[*place].bin.tokens() as usize;
+            longest.saturating_sub(shared).div_ceil(block_tokens) + FORK_BLOCKS
+        });
+        shared.div_ceil(block_tokens) + own.sum::<usize>()
     }
 
-    fn answer_prompts(
-        &mut self,
-        items: &[Item],
-        prompts: &[(usize, Vec<u32>)],
-        answers: &mut [Option<Answer>],
-    ) -> Result<(), TargetError> {
-        let Some((first, _)) = prompts.first() else { return Ok(()) };
-        let trunk = self.engine.start(self.model.scaling(items[*first].bin)).map_err(engine_error)?;
-        let mut asked = Vec::new();
-        let result = self.ask(items, prompts, trunk, &mut asked).and_then(|()| self.decode(&mut asked));
-        self.engine.release(trunk);
-        for question in asked {
-            self.engine.release(question.sequence);
-            if question.finished.is_some() {
-                answers[question.place] = Some(Ok(self.completion(&question)));
-            }
+    /// Whether nobody waits for the answers any more.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.job.reply.is_closed()
+    }
+
+    /// Whether every item has its answer.
+    pub(super) fn is_done(&self) -> bool {
+        self.answers.iter().all(Option::is_some)
+    }
+
+    /// Hands the answers over, one per item, in order.
+    pub(super) fn reply(self) {
+        let answers =
+            self.answers.into_iter().map(|answer| answer.expect("a group is over when every place is filled"));
+        // Who asked may be gone: then nobody misses the answers.
+        let _ = self.job.reply.send(answers.collect());
+    }
+
+    /// Prefills the prompts. On an error nothing of the group is left in the cache.
+    pub(super) fn start(&mut self, engine: &mut Engine) {
+        let Some((first, _)) = self.prompts.first() else { return };
+        let scaling = self.model.scaling(self.job.items[*first].bin);
+        let result = engine.start(scaling).map_err(engine_error).and_then(|trunk| {
+            let asked = self.ask(engine, trunk);
+            engine.release(trunk);
+            asked
+        });
+        if let Err(error) = result {
+            self.fail(engine, &error);
         }
-        result
+    }
+
+    /// Forgets what was computed, to be started again.
+    pub(super) fn reset(&mut self, engine: &mut Engine) {
+        self.release(engine);
+        for (place, _) in &self.prompts {
+            self.answers[*place] = None;
+        }
+        self.tokens = 0;
+        self.decode_started = None;
+    }
+
+    /// Every open item fails with `error`.
+    pub(super) fn fail(&mut self, engine: &mut Engine, error: &TargetError) {
+        self.release(engine);
+        for answer in self.answers.iter_mut().filter(|answer| answer.is_none()) {
+            *answer = Some(Err(error.clone()));
+        }
+    }
+
+    fn release(&mut self, engine: &mut Engine) {
+        for question in self.asked.drain(..) {
+            engine.release(question.sequence);
+            question.history.into_iter().for_each(|history| engine.release(history));
+        }
     }
 
     /// Prefills the common prefix once, then each question's rest on a fork of it.
-    fn ask(
+    fn ask(&mut self, engine: &mut Engine, trunk: SequenceId) -> Result<(), TargetError> {
+        let prompts = std::mem::take(&mut self.prompts);
+        let result = self.ask_prompts(engine, trunk, &prompts);
+        self.prompts = prompts;
+        result
+    }
+
+    fn ask_prompts(
         &mut self,
-        items: &[Item],
-        prompts: &[(usize, Vec<u32>)],
+        engine: &mut Engine,
         trunk: SequenceId,
-        asked: &mut Vec<Asked>,
+        prompts: &[(usize, Vec<u32>)],
     ) -> Result<(), TargetError> {
         let shared = common_prefix(prompts);
         let total = shared + prompts.iter().map(|(_, ids)| ids.len() - shared).sum::<usize>();
         let mut started = Instant::now();
         let mut done = 0;
         if shared > 0 {
-            self.prefill(trunk, &prompts[0].1[..shared], done, total)?;
+            self.prefill(engine, trunk, &prompts[0].1[..shared], Some((done, total)))?;
             done += shared;
         }
         for (place, ids) in prompts {
-            let item = &items[*place];
-            let sequence = self.engine.fork(trunk).map_err(engine_error)?;
-            asked.push(Asked {
-                place: *place,
-                sequence,
-                prompt_tokens: ids.len() as u32,
-                max_output_tokens: item.max_output_tokens as usize,
-                next_token: 0,
-                output: Vec::new(),
-                finished: None,
-                ttft_ms: 0.0,
-                latency_ms: 0.0,
-                answer_nll: None,
-            });
-            let question = asked.last_mut().expect("it was pushed just now");
-            let logits = self.prefill(sequence, &ids[shared..], done, total)?;
-            question.next_token = likeliest(&logits)?;
+            let sequence = engine.fork(trunk).map_err(engine_error)?;
+            self.asked.push(Asked::new(*place, sequence, ids.len() as u32));
+            let at = self.asked.len() - 1;
+            self.read_turn(engine, at, &ids[shared..], Some((done, total)))?;
+            let answer = self.job.items[*place].expected.answer.clone();
+            let answer_nll = self.answer_nll(engine, sequence, &answer)?;
+            let question = &mut self.asked[at];
             question.ttft_ms = started.elapsed().as_secs_f64() * 1e3;
-            question.answer_nll = self.answer_nll(sequence, &item.expected.answer)?;
+            question.answer_nll = answer_nll;
             done += ids.len() - shared;
             started = Instant::now();
         }
         Ok(())
     }
 
-    fn prefill(
+    /// Reads `ids` behind the sequence of question `at`, up to the beginning of its next answer.
+    fn read_turn(
         &mut self,
+        engine: &mut Engine,
+        at: usize,
+        ids: &[u32],
+        progress: Option<(usize, usize)>,
+    ) -> Result<(), TargetError> {
+        let tokenizer = &self.model.tokenizer;
+        let question = &self.asked[at];
+        let (sequence, turn) = (question.sequence, question.answers.len());
+        let item = &self.job.items[question.place];
+        let bridge = match item.follow_ups.get(turn) {
+            None => None,
+            Some(next) => {
+                let messages = question.messages(item);
+                let messages: Vec<(&str, &str)> =
+                    messages.iter().map(|(role, content)| (*role, content.as_str())).collect();
+                Some(Bridge::new(tokenizer, &messages, &next.question)?)
+            }
+        };
+        let prefix = if turn == 0 { self.prefix_ids(item)?.len() } else { 0 };
+        let free = (item.bin.tokens() as usize).saturating_sub(engine.position(sequence) + ids.len());
+        let limit = free.min(item.max_output_tokens as usize);
+        if limit == 0 {
+            return Err(overflow(engine.position(sequence) + ids.len(), item));
+        }
+        let template_ids = &ids[..ids.len().saturating_sub(prefix)];
+        let kept = match &bridge {
+            Some(bridge) => bridge.kept(tokenizer, template_ids)?,
+            None => 0,
+        };
+        if kept > 0 {
+            let logits = self.prefill(engine, sequence, &ids[..kept], progress)?;
+            let history = engine.fork(sequence).map_err(engine_error)?;
+            self.asked[at].history = Some(history);
+            self.asked[at].next_token = likeliest(&logits)?;
+        }
+        let mut next_token = self.asked[at].next_token;
+        if kept < ids.len() {
+            let progress = progress.map(|(done, total)| (done + kept, total));
+            next_token = likeliest(&self.prefill(engine, sequence, &ids[kept..], progress)?)?;
+        }
+        let question = &mut self.asked[at];
+        question.bridge = bridge;
+        question.begin(template_ids, next_token, limit);
+        Ok(())
+    }
+
+    fn prefix_ids(&self, item: &Item) -> Result<Vec<u32>, TargetError> {
+        prefix_ids(self.model, item)
+    }
+
+    fn prefill(
+        &self,
+        engine: &mut Engine,
         sequence: SequenceId,
         ids: &[u32],
-        before: usize,
-        total: usize,
+        progress: Option<(usize, usize)>,
     ) -> Result<Vec<f32>, TargetError> {
-        let (events, cancel) = (&self.events, self.cancel);
         let mut on_progress = |done: usize| {
-            // The receiver lives as long as the group's future; a dropped future needs no progress.
-            let _ = events.send(TargetEvent::Prefill { done: before + done, total });
-            if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if let Some((before, total)) = progress {
+                // The receiver lives as long as the group's future; a dropped future needs no progress.
+                let _ = self.job.events.send(TargetEvent::Prefill { done: before + done, total });
+            }
+            if self.job.cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        self.engine.prefill(sequence, ids, &mut on_progress).map_err(engine_error)
+        engine.prefill(sequence, ids, &mut on_progress).map_err(engine_error)
     }
 
     /// Mean negative log-likelihood of the expected answer after the prompt, in nats per token; the prompt's own sequence
     /// stays as it is.
-    fn answer_nll(&mut self, sequence: SequenceId, answer: &str) -> Result<Option<f64>, TargetError> {
-        let ids =
-            self.model.tokenizer.encode(answer, false).map_err(|error| TargetError::Tokenizer(error.to_string()))?;
+    fn answer_nll(&self, engine: &mut Engine, sequence: SequenceId, answer: &str) -> Result<Option<f64>, TargetError> {
+        let ids = self.model.tokenizer.encode(answer, false).map_err(tokenizer_error)?;
         if ids.is_empty() {
             return Ok(None);
         }
-        let fork = self.engine.fork(sequence).map_err(engine_error)?;
-        let logprobs = self.engine.logprobs(fork, &ids, 0).map_err(engine_error);
-        self.engine.release(fork);
+        let fork = engine.fork(sequence).map_err(engine_error)?;
+        let logprobs = engine.logprobs(fork, &ids, 0).map_err(engine_error);
+        engine.release(fork);
         let values: Vec<f64> = logprobs?.iter().filter_map(|token| token.logprob).map(f64::from).collect();
         Ok((!values.is_empty()).then(|| -values.iter().sum::<f64>() / values.len() as f64))
     }
 
-    /// Greedy decoding of all questions, in batches.
-    fn decode(&mut self, asked: &mut [Asked]) -> Result<(), TargetError> {
-        let mut tokens = 0;
-        for batch in asked.chunks_mut(MAX_DECODE_BATCH) {
-            let started = Instant::now();
-            loop {
-                for question in batch.iter_mut().filter(|question| question.finished.is_none()) {
-                    tokens += 1;
-                    question.take_next(self.model.tokenizer.eos_ids());
-                    question.latency_ms = question.ttft_ms + started.elapsed().as_secs_f64() * 1e3;
+    /// Takes the token chosen for every open question; where that ends an answer, the next turn is read or the item is done.
+    pub(super) fn take_tokens(&mut self, engine: &mut Engine) {
+        if self.job.cancel.is_cancelled() {
+            return self.fail(engine, &TargetError::Cancelled);
+        }
+        let decode_started = *self.decode_started.get_or_insert_with(Instant::now);
+        let mut at = 0;
+        while at < self.asked.len() {
+            self.tokens += 1;
+            let question = &mut self.asked[at];
+            let ended = question.take_next(&self.model.tokenizer);
+            question.latency_ms = question.ttft_ms + decode_started.elapsed().as_secs_f64() * 1e3;
+            let Some(ended) = ended else {
+                at += 1;
+                continue;
+            };
+            let item = &self.job.items[question.place];
+            if question.answers.len() > item.follow_ups.len() {
+                let question = self.asked.remove(at);
+                engine.release(question.sequence);
+                let place = question.place;
+                self.answers[place] = Some(Ok(question.completion()));
+            } else {
+                if let Err(error) = self.next_turn(engine, at, &ended) {
+                    return self.fail(engine, &error);
                 }
-                let _ = self.events.send(TargetEvent::Decode { tokens });
-                if self.cancel.is_cancelled() {
-                    return Err(TargetError::Cancelled);
-                }
-                let mut open: Vec<&mut Asked> =
-                    batch.iter_mut().filter(|question| question.finished.is_none()).collect();
-                if open.is_empty() {
-                    break;
-                }
-                let steps: Vec<(SequenceId, u32)> =
-                    open.iter().map(|question| (question.sequence, question.next_token)).collect();
-                let logits = self.engine.decode(&steps).map_err(engine_error)?;
-                for (question, row) in open.iter_mut().zip(logits.chunks_exact(logits.len() / steps.len())) {
-                    question.next_token = likeliest(row)?;
-                }
+                at += 1;
             }
         }
-        Ok(())
+        let _ = self.job.events.send(TargetEvent::Decode { tokens: self.tokens });
     }
 
-    fn completion(&self, question: &Asked) -> Completion {
-        let finish_reason = question.finished.unwrap_or(FinishReason::Unknown);
-        Completion {
-            text: self.model.tokenizer.decode(&question.output, true),
-            prompt_tokens: question.prompt_tokens,
-            output_tokens: question.output.len() as u32,
-            finish_reason,
-            timing: Timing { ttft_ms: question.ttft_ms, latency_ms: question.latency_ms },
-            answer_nll: question.answer_nll,
-            reasoning: None,
-            later_answers: Vec::new(),
-        }
+    /// Goes on with the conversation of question `at`.
+    fn next_turn(&mut self, engine: &mut Engine, at: usize, ended: &Ended) -> Result<(), TargetError> {
+        let tokenizer = &self.model.tokenizer;
+        let question = &mut self.asked[at];
+        let (Some(bridge), Some(history)) = (question.bridge.take(), question.history.take()) else {
+            return Err(TargetError::HistoryRewritten);
+        };
+        let ids = if bridge.keeps_answer(ended.has_reasoning) {
+            engine.release(history);
+            let suffix = bridge.suffix_ids(tokenizer)?;
+            ended.last_token.into_iter().chain(suffix).collect::<Vec<u32>>()
+        } else {
+            engine.release(std::mem::replace(&mut question.sequence, history));
+            let turn = question.answers.len() - 1;
+            let answer = question.whole_answer(&self.job.items[question.place], turn, &question.answers[turn]);
+            bridge.ids_with_answer(tokenizer, &answer)?
+        };
+        self.read_turn(engine, at, &ids, None)
+    }
+
+    /// The questions that wait for their next token, each with the one to be decoded.
+    pub(super) fn open(&mut self) -> impl Iterator<Item = &mut Asked> {
+        self.asked.iter_mut()
     }
 }
 
-impl Asked {
-    /// Accepts the next token, or ends the answer.
-    fn take_next(&mut self, eos_ids: &[u32]) {
-        self.output.push(self.next_token);
-        if eos_ids.contains(&self.next_token) {
-            self.finished = Some(FinishReason::Stop);
-        } else if self.output.len() >= self.max_output_tokens {
-            self.finished = Some(FinishReason::Length);
-        }
+/// The prompt's token ids, if they fit the bin.
+fn prompt(model: &LoadedModel, item: &Item) -> Result<Vec<u32>, TargetError> {
+    let messages: Vec<(&str, &str)> = item.messages.iter().map(|m| (m.role.name(), m.content.as_str())).collect();
+    let mut ids = model.tokenizer.encode_chat(&messages, true).map_err(tokenizer_error)?;
+    ids.extend(prefix_ids(model, item)?);
+    if ids.len() + item.max_output_tokens as usize > item.bin.tokens() as usize {
+        return Err(overflow(ids.len(), item));
+    }
+    Ok(ids)
+}
+
+/// What the answer is made to begin with, as the model would have written it: behind the generation prompt, as plain text.
+fn prefix_ids(model: &LoadedModel, item: &Item) -> Result<Vec<u32>, TargetError> {
+    model.tokenizer.encode(&item.answer_prefix, false).map_err(tokenizer_error)
+}
+
+fn overflow(prompt_tokens: usize, item: &Item) -> TargetError {
+    TargetError::ContextOverflow {
+        prompt_tokens: prompt_tokens as u32,
+        output_tokens: item.max_output_tokens,
+        bin: item.bin,
     }
 }
 
@@ -236,16 +339,20 @@ fn common_prefix(prompts: &[(usize, Vec<u32>)]) -> usize {
 }
 
 /// The greedy choice.
-fn likeliest(logits: &[f32]) -> Result<u32, TargetError> {
+pub(super) fn likeliest(logits: &[f32]) -> Result<u32, TargetError> {
     argmax(logits).ok_or_else(|| TargetError::Engine("the logits are not numbers".into()))
 }
 
-fn engine_error(error: EngineError) -> TargetError {
+pub(super) fn engine_error(error: EngineError) -> TargetError {
     match error {
         EngineError::Interrupted => TargetError::Cancelled,
         EngineError::NotFinite { .. } => TargetError::NotFinite(error.to_string()),
         other => TargetError::Engine(other.to_string()),
     }
+}
+
+fn tokenizer_error(error: crate::tokenizer::TokenizerError) -> TargetError {
+    TargetError::Tokenizer(error.to_string())
 }
 
 #[cfg(test)]

@@ -1,20 +1,25 @@
 //! The embedded engine as a target: text in, greedy answers out, everything deterministic.
 //!
 //! The questions of one haystack share one prefill: their common token prefix is prefilled once and forked. Answers do not
-//! depend on how many questions are asked together, because the engine's results do not depend on batch or chunk.
+//! depend on how many questions are asked together, nor on how many groups are in flight, because the engine's results do
+//! not depend on batch or chunk. A conversation goes on in the cache that its first question filled.
 
+mod conversation;
 mod group;
+mod question;
+mod scheduler;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::{self, Engine, EngineError, EngineOptions, GgufMetadata, Model, RopeScaling, StoredLayer};
 use crate::hint::Hint;
 use crate::sample::{Bin, Item};
 use crate::setup::{Evidence, ModelIdentity, PassedOver, Resolved};
-use crate::targets::embedded::group::Group;
+use crate::targets::embedded::group::Job;
+use crate::targets::embedded::scheduler::Scheduler;
 use crate::targets::{CompletionFuture, Target, TargetError, Watch};
 use crate::tokenizer::{GgufVocab, TokenCounter, Tokenizer, TokenizerError};
 use crate::units;
@@ -166,7 +171,7 @@ fn engine_hints(error: &EngineError) -> Vec<String> {
 /// The embedded engine of one arm.
 pub struct Embedded {
     model: Arc<LoadedModel>,
-    engine: Arc<Mutex<Engine>>,
+    scheduler: Arc<Scheduler>,
     resolved: Resolved,
     kernel: String,
 }
@@ -196,7 +201,8 @@ impl Embedded {
             kv_block_tokens: Evidence::known(facts.block_tokens as u32, SOURCE),
         };
         let kernel = facts.kernel.clone();
-        Ok(Self { model, engine: Arc::new(Mutex::new(engine)), resolved, kernel })
+        let scheduler = Arc::new(Scheduler::new(Arc::clone(&model), engine));
+        Ok(Self { model, scheduler, resolved, kernel })
     }
 }
 
@@ -250,19 +256,22 @@ impl Target for Embedded {
 
     fn complete<'a>(&'a self, items: Vec<Item>, watch: &'a Watch<'a>) -> CompletionFuture<'a> {
         let (events, mut incoming) = mpsc::unbounded_channel();
-        let (model, engine, cancel) = (Arc::clone(&self.model), Arc::clone(&self.engine), Arc::clone(&watch.cancel));
+        let (reply, answers) = oneshot::channel();
         let count = items.len();
-        let work = tokio::task::spawn_blocking(move || {
-            let mut engine = engine.lock().unwrap_or_else(PoisonError::into_inner);
-            Group { model: &model, engine: &mut engine, cancel: &cancel, events }.answer(&items)
-        });
+        self.scheduler.add(Job { items, cancel: Arc::clone(&watch.cancel), events, reply });
+        let scheduler = Arc::clone(&self.scheduler);
+        let work = tokio::task::spawn_blocking(move || scheduler.run());
         Box::pin(async move {
             while let Some(event) = incoming.recv().await {
                 (watch.on_event)(event);
             }
-            match work.await {
-                Ok(results) => results,
-                Err(panic) => vec![Err(TargetError::Engine(panic.to_string())); count],
+            match answers.await {
+                Ok(answers) => answers,
+                // The work on the group ended without an answer: it panicked, in this call or in the one it waited for.
+                Err(_) => {
+                    let reason = work.await.err().map_or("the engine stopped".into(), |panic| panic.to_string());
+                    vec![Err(TargetError::Engine(reason)); count]
+                }
             }
         })
     }

@@ -174,6 +174,7 @@ fn summary(arm: Arm, damage: f64, salt: u64, bytes: f64) -> ArmSummary {
         ],
         cells,
         depth_cells,
+        turns: Vec::new(),
     }
 }
 
@@ -458,7 +459,7 @@ fn sample(bin: Bin, b: usize, index: u32, speed: f64) -> SampleRecord {
         expected_answer: String::new(),
         excerpt: String::new(),
         outcome: Outcome::ValidRight,
-        score: Some(Score { value: 1.0, extracted: String::new(), faults: Vec::new() }),
+        score: Some(Score { value: 1.0, extracted: String::new(), faults: Vec::new(), turn_scores: Vec::new() }),
         findings: Vec::new(),
         completion: Some(Completion {
             text: String::new(),

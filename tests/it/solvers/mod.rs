@@ -2,6 +2,7 @@
 //! proves that it can be solved and that its scorer takes a right answer; a solver that is wrong in a named way proves that
 //! the fault gets its name.
 
+mod dialogue;
 mod long_output;
 mod retrieval;
 mod structure;
@@ -20,7 +21,7 @@ pub(crate) struct Solver {
 
 /// All solvers, one per task.
 pub(crate) fn solvers() -> impl Iterator<Item = &'static Solver> {
-    [retrieval::SOLVERS, structure::SOLVERS, long_output::SOLVERS].into_iter().flatten()
+    [retrieval::SOLVERS, structure::SOLVERS, long_output::SOLVERS, dialogue::SOLVERS].into_iter().flatten()
 }
 
 /// The document and the question of a prompt.

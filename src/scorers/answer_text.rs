@@ -3,6 +3,9 @@
 /// Longest text compared by edit distance: values and codes are far shorter, and the cost is quadratic.
 const MAX_NEAR_CHARS: usize = 256;
 
+/// Longest part of the answer line that is read: a line-less loop must not cost time.
+const MAX_LINE_BYTES: usize = 64 * 1024;
+
 /// Lines that say something: trimmed, without blank lines and code fences.
 pub(super) fn content_lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_fence(line))
@@ -105,6 +108,80 @@ pub(super) fn longest_increasing(positions: &[usize]) -> usize {
         }
     }
     tails.len()
+}
+
+/// The first line that says something; an announcement is passed over when another line follows.
+pub(super) fn answer_line(text: &str) -> Option<&str> {
+    let mut lines = content_lines(text).filter(|line| line.chars().any(char::is_alphanumeric));
+    let first = lines.next()?;
+    let line = if is_announcement(first) { lines.next().unwrap_or(first) } else { first };
+    let line = &line[..line.floor_char_boundary(MAX_LINE_BYTES)];
+    Some(without_marker(line))
+}
+
+/// Numbers, hexadecimal strings and identifiers: one word with a digit in it.
+pub(super) fn is_code(value: &str) -> bool {
+    value.bytes().any(|byte| byte.is_ascii_digit()) && value.chars().all(|c| is_code_char(c) || c == '.')
+}
+
+pub(super) fn is_code_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
+}
+
+/// `3.5`.
+pub(super) fn is_decimal(word: &str) -> bool {
+    word.split_once('.').is_some_and(|(whole, part)| {
+        [whole, part].iter().all(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    })
+}
+
+/// Full-width digits as ASCII ones.
+pub(super) fn ascii_digits(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '０'..='９' => char::from(b'0' + (u32::from(c) - u32::from('０')) as u8),
+            other => other,
+        })
+        .collect()
+}
+
+/// `4,829,173` as `4829173`: groups of three behind a first group of one to three digits.
+pub(super) fn joined_thousands(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let digits_from = |start: usize| bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        let digits = digits_from(at);
+        if digits == 0 {
+            let next = text.ceil_char_boundary(at + 1);
+            out.push_str(&text[at..next]);
+            at = next;
+            continue;
+        }
+        out.push_str(&text[at..at + digits]);
+        at += digits;
+        if digits <= 3 {
+            while bytes.get(at) == Some(&b',') && digits_from(at + 1) == 3 {
+                out.push_str(&text[at + 1..at + 4]);
+                at += 4;
+            }
+        }
+    }
+    out
+}
+
+/// Whether `word` occurs between other characters than ASCII letters and digits.
+pub(super) fn contains_word(text: &str, word: &str) -> bool {
+    !word.is_empty() && text.match_indices(word).any(|(start, _)| stands_alone(text, start, start + word.len()))
+}
+
+/// Whether no ASCII letter or digit clings to the ends of `text[start..end]`.
+pub(super) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
+    let joins = |a: Option<char>, b: Option<char>| [a, b].iter().all(|c| c.is_some_and(|c| c.is_ascii_alphanumeric()));
+    let word = &text[start..end];
+    !joins(text[..start].chars().next_back(), word.chars().next())
+        && !joins(word.chars().next_back(), text[end..].chars().next())
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@
 //! looked at, because short models tend to go on talking after the answer.
 
 use crate::sample::{Completion, Distractor, Expected, FaultKind, Gold, Item, Score};
-use crate::scorers::answer_text::{bare, content_lines, is_announcement, nearness, without_marker};
+use crate::scorers::answer_text::{
+    answer_line, ascii_digits, bare, contains_word, is_code, is_code_char, is_decimal, joined_thousands, nearness,
+};
 use crate::scorers::{clipped, empty, fault, right, seen, wrong};
-
-/// Longest part of the answer line that is read: a line-less loop must not cost time.
-const MAX_LINE_BYTES: usize = 64 * 1024;
 
 pub(super) fn score(item: &Item, completion: &Completion) -> Score {
     let prompt = item.messages.last().map_or("", |message| message.content.as_str());
@@ -27,24 +26,6 @@ pub(super) fn score_answer(expected: &Expected, prompt: &str, text: &str) -> Sco
     }
     let Some(line) = answer_line(text) else { return empty() };
     if is_code(value) { score_code(prompt, value, distractors, line) } else { score_phrase(value, distractors, line) }
-}
-
-/// The first line that says something; an announcement is passed over when another line follows.
-fn answer_line(text: &str) -> Option<&str> {
-    let mut lines = content_lines(text).filter(|line| line.chars().any(char::is_alphanumeric));
-    let first = lines.next()?;
-    let line = if is_announcement(first) { lines.next().unwrap_or(first) } else { first };
-    let line = &line[..line.floor_char_boundary(MAX_LINE_BYTES)];
-    Some(without_marker(line))
-}
-
-/// Numbers, hexadecimal strings and identifiers: one word with a digit in it.
-fn is_code(value: &str) -> bool {
-    value.bytes().any(|byte| byte.is_ascii_digit()) && value.chars().all(|c| is_code_char(c) || c == '.')
-}
-
-fn is_code_char(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
 }
 
 fn score_code(prompt: &str, value: &str, distractors: &[Distractor], line: &str) -> Score {
@@ -110,48 +91,6 @@ fn codes_in(line: &str, value: &str, is_asked: impl Fn(&str) -> bool) -> Vec<Str
     codes
 }
 
-fn is_decimal(word: &str) -> bool {
-    word.split_once('.').is_some_and(|(whole, part)| {
-        [whole, part].iter().all(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
-    })
-}
-
-/// Full-width digits as ASCII ones.
-fn ascii_digits(text: &str) -> String {
-    text.chars()
-        .map(|c| match c {
-            '０'..='９' => char::from(b'0' + (u32::from(c) - u32::from('０')) as u8),
-            other => other,
-        })
-        .collect()
-}
-
-/// `4,829,173` as `4829173`: groups of three behind a first group of one to three digits.
-fn joined_thousands(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let digits_from = |start: usize| bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let mut out = String::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        let digits = digits_from(at);
-        if digits == 0 {
-            let next = text.ceil_char_boundary(at + 1);
-            out.push_str(&text[at..next]);
-            at = next;
-            continue;
-        }
-        out.push_str(&text[at..at + digits]);
-        at += digits;
-        if digits <= 3 {
-            while bytes.get(at) == Some(&b',') && digits_from(at + 1) == 3 {
-                out.push_str(&text[at + 1..at + 4]);
-                at += 4;
-            }
-        }
-    }
-    out
-}
-
 fn score_phrase(value: &str, distractors: &[Distractor], line: &str) -> Score {
     let answer = bare(line);
     let folded = answer.to_lowercase();
@@ -198,19 +137,6 @@ fn ends_a_lead_in(text: &str) -> bool {
 /// `It is not` leads to a value that is denied.
 fn denies(text: &str) -> bool {
     ["not", "never", "n't", "不", "没"].iter().any(|word| text.contains(word))
-}
-
-/// Whether `word` occurs between other characters than ASCII letters and digits.
-fn contains_word(text: &str, word: &str) -> bool {
-    if word.is_empty() {
-        return false;
-    }
-    let joins = |a: Option<char>, b: Option<char>| [a, b].iter().all(|c| c.is_some_and(|c| c.is_ascii_alphanumeric()));
-    text.match_indices(word).any(|(start, _)| {
-        let joined_before = joins(text[..start].chars().next_back(), word.chars().next());
-        let joined_after = joins(word.chars().next_back(), text[start + word.len()..].chars().next());
-        !joined_before && !joined_after
-    })
 }
 
 fn owner(distractors: &[Distractor], answer: &str) -> Option<String> {

@@ -6,20 +6,26 @@
 //!
 //! To add one: a file with `score`, its tests, and a line in [`SCORERS`]. `answer_text` and `answer_json` hold how answers are read.
 
+mod absent;
 mod answer_json;
 mod answer_text;
+mod answer_values;
 mod bindings;
 mod citations;
 mod contains;
 mod edit;
 mod exact_value;
 mod format_rules;
+mod history;
 mod json_records;
 mod json_schema;
+mod label;
+mod ordered_values;
 mod record_matching;
 mod regex_match;
 mod ruler;
 mod sequence;
+mod set;
 mod similarity;
 mod span;
 mod survival;
@@ -47,6 +53,12 @@ pub struct Scorer {
 
 /// All scorers, by name.
 pub static SCORERS: &[Scorer] = &[
+    Scorer {
+        name: "absent",
+        version: 1,
+        summary: "the word that says that the text has no such value; else where the value was taken from",
+        score: absent::score,
+    },
     Scorer {
         name: "bindings",
         version: 1,
@@ -84,6 +96,12 @@ pub static SCORERS: &[Scorer] = &[
         score: format_rules::score,
     },
     Scorer {
+        name: "history",
+        version: 1,
+        summary: "one version of a value that was set several times; how old or early another one is",
+        score: history::score,
+    },
+    Scorer {
         name: "json_records",
         version: 2,
         summary: "a JSON array of flat objects: syntax, schema, fields, order, missing and extra records",
@@ -94,6 +112,13 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "JSON under a JSON Schema, with or without one right value",
         score: json_schema::score,
+    },
+    Scorer { name: "label", version: 1, summary: "one label of a closed set and no other", score: label::score },
+    Scorer {
+        name: "ordered_values",
+        version: 1,
+        summary: "values in a known order: recall, precision, order, duplicates",
+        score: ordered_values::score,
     },
     Scorer {
         name: "regex_match",
@@ -118,6 +143,12 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "lines in a known order: completion, order, duplicates, extra lines",
         score: sequence::score,
+    },
+    Scorer {
+        name: "set",
+        version: 1,
+        summary: "members of a set in any order: recall and precision",
+        score: set::score,
     },
     Scorer {
         name: "similarity",
@@ -308,6 +339,26 @@ mod tests {
                     keys.into_iter().zip(values).map(|(key, value)| Binding { key, value }).collect();
                 let lines: Vec<String> = pairs.iter().map(|pair| format!("{}={}", pair.key, pair.value)).collect();
                 item("bindings", &lines.join("\n"), Gold::Bindings { pairs })
+            }),
+            (distinct_words(2..12), 0_usize..12).prop_map(|(words, place)| {
+                let asked = place % words.len();
+                item("history", &words[asked].clone(), Gold::History { versions: words, asked })
+            }),
+            distinct_words(2..12).prop_map(|mut words| {
+                let others = words.split_off(words.len() / 2);
+                item("ordered_values", &words.join("\n"), Gold::Ordered { values: words, others })
+            }),
+            distinct_words(2..12).prop_map(|mut words| {
+                let decoys = words.split_off(words.len() / 2);
+                item("set", &words.join(", "), Gold::Set { members: words, decoys })
+            }),
+            distinct_words(2..5).prop_map(|mut others| {
+                let label = others.remove(0);
+                item("label", &label.clone(), Gold::Label { label, others })
+            }),
+            distinct_words(2..5).prop_map(|words| {
+                let present = words.into_iter().map(|value| Binding { key: "other".into(), value }).collect();
+                item("absent", "NONE", Gold::Absent { none: "NONE".into(), present })
             }),
             distinct_words(1..12).prop_map(|lines| item("sequence", &lines.join("\n"), Gold::Sequence { lines })),
             prop::collection::vec(word(), 1..80).prop_map(|words| {

@@ -6,24 +6,30 @@
 //!
 //! To add a task: one file with a `TASK`, one line in [`TASKS`].
 
+mod absent;
+mod chain;
 mod cite;
 mod custom;
 mod enumerate;
 mod error;
 mod format_lock;
+mod frequent_codes;
 mod group;
 mod haystack;
 mod json_extract;
+mod latest_value;
 mod ledger;
 mod lexicon;
 mod lookalike;
 mod multi_turn;
 mod multiquery;
+mod multivalue;
 mod needle;
 mod params;
 mod path_walk;
 mod perturb;
 mod planting;
+mod relation;
 mod repeat_edit;
 mod table;
 mod tool_call;
@@ -92,7 +98,13 @@ pub enum Depth {
 pub static TASKS: &[Task] = &[
     needle::TASK,
     lookalike::TASK,
+    multivalue::TASK,
     multiquery::TASK,
+    latest_value::TASK,
+    absent::TASK,
+    chain::TASK,
+    relation::TASK,
+    frequent_codes::TASK,
     json_extract::TASK,
     tool_call::TASK,
     table::TASK,

@@ -10,6 +10,8 @@ mod dialogue;
 mod engine;
 // Error rates of the gate by simulation.
 mod gate;
+// Filler: variety, needles that do not stand out, the user's own text.
+mod haystack;
 // What a whole engine stores: scales, skipped layers, capacity, noise.
 mod kv_cache;
 // Model files against attacks.

@@ -27,7 +27,7 @@ const REGISTRIES: &[Registry] = &[
         folder: "scorers",
         registry: "scorers/mod.rs",
         slice: "SCORERS",
-        shared: &["answer_json", "answer_text", "record_matching"],
+        shared: &["answer_json", "answer_text", "answer_values", "record_matching"],
     },
     Registry { folder: "detectors", registry: "detectors/mod.rs", slice: "DETECTORS", shared: &["tokens"] },
     Registry {

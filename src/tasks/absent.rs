@@ -36,7 +36,8 @@ struct Params {
 const OTHER_KEYS: [u32; 5] = [3, 4, 6, 8, 8];
 
 /// `{0}` is the noun of the value, `{1}` the key, `{2}` the value: the sentence of a needle.
-const SENTENCES: Wordings = Wordings { en: &["The special {0} for the {1} is {2}."], zh: &["{1}的特别{0}是{2}。"] };
+const SENTENCES: Wordings =
+    Wordings { en: &["The special {0} for the {1} is {2}."], zh: &["{1}的特别{0}是{2}。"] };
 
 /// Questions; `{0}` is the noun of the value, `{1}` the key, `{2}` the word for nothing.
 const QUESTIONS: Wordings = Wordings {

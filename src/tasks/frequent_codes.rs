@@ -23,7 +23,7 @@ pub(super) const TASK: Task = Task {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Params {
-    /// The three codes occur 6, 4 and 3 times as often as this says, other codes once per sentence.
+    /// The three codes occur 6, 4 and 2 times this number, others once, or also twice from 2 on.
     scale: Option<PerBin<u32>>,
     /// Other codes.
     other_codes: Option<PerBin<u32>>,
@@ -33,8 +33,8 @@ struct Params {
 const SCALE: [u32; 5] = [1, 1, 2, 3, 4];
 const OTHER_CODES: [u32; 5] = [1, 3, 6, 12, 20];
 
-/// How often the three occur, times the scale. Apart by a quarter of their count at least; other codes occur once, or twice
-/// where the scale is more than one.
+/// How often the three occur, times the scale: each a third less than the one before or still less, and twice as often as
+/// any other code. A short bin holds no more sentences.
 const OCCURRENCES: [usize; 3] = [6, 4, 2];
 
 /// `{0}` is the code, `{1}` the list.
@@ -87,5 +87,9 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     }
     let question = planting.ask(&QUESTIONS, &[&label]);
     let others = codes.split_off(OCCURRENCES.len());
-    Ok(Planted::new(plants, question, Expected { answer: codes.join("\n"), gold: Gold::Ordered { values: codes, others } }))
+    Ok(Planted::new(
+        plants,
+        question,
+        Expected { answer: codes.join("\n"), gold: Gold::Ordered { values: codes, others } },
+    ))
 }

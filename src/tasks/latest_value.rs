@@ -51,7 +51,10 @@ const UPDATES: [u32; 5] = [3, 8, 16, 32, 64];
 
 /// `{0}` is the number of the update, `{1}` the noun of the value, `{2}` the key, `{3}` the value.
 const SENTENCES: Wordings = Wordings {
-    en: &["Since update {0}, the current {1} for the {2} is {3}.", "With update {0}, the current {1} for the {2} is {3}."],
+    en: &[
+        "Since update {0}, the current {1} for the {2} is {3}.",
+        "With update {0}, the current {1} for the {2} is {3}.",
+    ],
     zh: &["第{0}次更新以后，{2}的现行{1}是{3}。", "经过第{0}次更新，{2}的现行{1}是{3}。"],
 };
 

@@ -39,7 +39,11 @@ const QUESTIONS: Wordings = Wordings {
         "Find the line with the key {0} in the list. Which value stands there? Write the value and nothing else.",
         "Which value belongs to the key {0}? Answer with the value only.",
     ],
-    zh: &[],
+    zh: &[
+        "键{0}的值是什么？只回答这个值。",
+        "请在列表中找到键为{0}的那一行。那里写的值是什么？只写这个值，不要写别的内容。",
+        "与键{0}对应的值是哪一个？只回答这个值。",
+    ],
 };
 
 /// From this length on, values are hexadecimal where the suite does not say.

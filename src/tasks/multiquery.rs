@@ -38,8 +38,18 @@ const QUESTIONS: Wordings = Wordings {
         "What are the special {0}s for these things: {1}? Write one line for each in the form key={0}, in this order, and nothing else.",
         "The text gives a special {0} for each of the following: {1}. Answer with one line for each, in this order, in the form key={0}. Write nothing else.",
     ],
-    zh: &[],
+    zh: &[
+        "下列各物的特别{0}分别是什么：{1}？请按此顺序每行写一项，格式为 名称={0}，不要写别的内容。",
+        "文中给出了下列每一物的特别{0}：{1}。请按此顺序回答，每行一项，格式为 名称={0}，不要写别的内容。",
+    ],
 };
+
+/// `{0}` is the noun of the value, `{1}` the key, `{2}` the value.
+const SENTENCES: Wordings =
+    Wordings { en: &["The special {0} for the {1} is {2}."], zh: &["{1}的特别{0}是{2}。"] };
+
+/// Between two keys of a question.
+const SEPARATORS: Wordings = Wordings { en: &[", "], zh: &["、"] };
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {
     let params: Params = parse(params)?;
@@ -53,6 +63,7 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let params: Params = planting.params()?;
     let count = PerBin::resolve(params.keys.as_ref(), planting.bin, KEYS);
     let kind = params.value_kind.and_then(|given| given.get(planting.bin)).unwrap_or(ValueKind::Digits);
+    let noun = kind.noun(planting.language);
     let mut pairs = Vec::with_capacity(count);
     for _ in 0..count {
         pairs.push(Binding { key: planting.fresh_key()?, value: planting.fresh_value(kind)? });
@@ -63,11 +74,11 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let mut plants = Vec::with_capacity(count);
     for (number, (pair, step)) in pairs.iter().zip(steps).enumerate() {
         let place = if step == 0 { planting.slot } else { (planting.slot + step as f64 / count as f64) % 1.0 };
-        let sentence = format!("The special {} for the {} is {}.", kind.noun(), pair.key, pair.value);
+        let sentence = planting.say_alike(&SENTENCES, &[noun, &pair.key, &pair.value]);
         plants.push(planting.plant(number, place, &sentence, Some(pair.clone())));
     }
     let keys: Vec<&str> = pairs.iter().map(|pair| pair.key.as_str()).collect();
-    let question = planting.ask(&QUESTIONS, &[kind.noun(), &keys.join(", ")]);
+    let question = planting.ask(&QUESTIONS, &[noun, &keys.join(SEPARATORS.of(planting.language)[0])]);
     let lines: Vec<String> = pairs.iter().map(|pair| format!("{}={}", pair.key, pair.value)).collect();
     Ok(Planted::new(plants, question, Expected { answer: lines.join("\n"), gold: Gold::Bindings { pairs } }))
 }

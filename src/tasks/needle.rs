@@ -27,14 +27,20 @@ struct Params {
     value_kind: Option<PerBin<ValueKind>>,
 }
 
-/// What the value is called; needle and question use the same word.
-const NAMES: &[&str] = &["special", "secret", "ticket", "serial"];
+/// What the value is called, in needle and question; `{0}` is its noun.
+const NAMES: Wordings = Wordings {
+    en: &["special {0}", "secret {0}", "ticket {0}", "serial {0}"],
+    zh: &["特别{0}", "秘密{0}", "登记{0}", "备用{0}"],
+};
+
+/// `{0}` is the name with its noun, `{1}` the key, `{2}` the value.
+const SENTENCES: Wordings = Wordings { en: &["The {0} for the {1} is {2}."], zh: &["{1}的{0}是{2}。"] };
 
 /// Questions; `{0}` is the name with its noun, `{1}` the key, `{2}` the noun. Plain on purpose: asked what "the text gives",
 /// small models deny half the time that there is such a number, and the cell has nothing left to lose.
 const QUESTIONS: Wordings = Wordings {
     en: &["What is the {0} for the {1}? Answer with the {2} only.", "What is the {0} for the {1}?"],
-    zh: &[],
+    zh: &["{1}的{0}是什么？只回答{2}。", "{1}的{0}是什么？"],
 };
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {
@@ -47,10 +53,11 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let kind = params.value_kind.and_then(|given| given.get(planting.bin)).unwrap_or(ValueKind::Digits);
     let key = planting.fresh_key()?;
     let value = planting.fresh_value(kind)?;
-    let name = format!("{} {}", planting.rng.choose(NAMES), kind.noun());
-    let question = planting.ask(&QUESTIONS, &[&name, &key, kind.noun()]);
-    let entry = Binding { key: key.clone(), value: value.clone() };
-    let needle = planting.plant(0, planting.slot, &format!("The {name} for the {key} is {value}."), Some(entry));
+    let noun = kind.noun(planting.language);
+    let name = planting.say(&NAMES, &[noun]);
+    let question = planting.ask(&QUESTIONS, &[&name, &key, noun]);
+    let sentence = planting.say_alike(&SENTENCES, &[&name, &key, &value]);
+    let needle = planting.plant(0, planting.slot, &sentence, Some(Binding { key, value: value.clone() }));
     let plants = vec![needle];
     Ok(Planted::new(
         plants,

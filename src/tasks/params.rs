@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::sample::Bin;
+use crate::sample::{Bin, Language};
 
 /// A parameter that is not legal: what is wrong, naming its key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,10 +113,12 @@ pub(super) enum ValueKind {
 
 impl ValueKind {
     /// What an instruction calls such a value.
-    pub(super) fn noun(self) -> &'static str {
-        match self {
-            Self::Digits => "number",
-            Self::Hex => "code",
+    pub(super) fn noun(self, language: Language) -> &'static str {
+        match (self, language) {
+            (Self::Digits, Language::En) => "number",
+            (Self::Hex, Language::En) => "code",
+            (Self::Digits, Language::Zh) => "号码",
+            (Self::Hex, Language::Zh) => "代码",
         }
     }
 }

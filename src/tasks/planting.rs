@@ -155,16 +155,48 @@ impl Planting<'_> {
 
     /// An `adjective noun` (Chinese: `adjective的noun`) that stands nowhere else in the document.
     pub(super) fn fresh_key(&mut self) -> Result<String, TaskError> {
+        Ok(self.fresh_pair(None, None)?.2)
+    }
+
+    /// Keys of the same kind, each of which shares its adjective or its noun, in turn, with the first.
+    pub(super) fn fresh_keys_alike(&mut self, count: usize) -> Result<Vec<String>, TaskError> {
+        let (adjective, noun, first) = self.fresh_pair(None, None)?;
+        let mut keys = vec![first];
+        while keys.len() < count {
+            let shared = if keys.len() % 2 == 1 { (None, Some(noun)) } else { (Some(adjective), None) };
+            keys.push(self.fresh_pair(shared.0, shared.1)?.2);
+        }
+        Ok(keys)
+    }
+
+    /// Adjective, noun and the key they make; what is not given is drawn.
+    fn fresh_pair(
+        &mut self,
+        adjective: Option<&'static str>,
+        noun: Option<&'static str>,
+    ) -> Result<(&'static str, &'static str, String), TaskError> {
+        let lexicon = self.lexicon;
         for _ in 0..MAX_DRAWS {
-            let adjective = self.rng.choose(self.lexicon.class("adjective"));
-            let noun = self.rng.choose(self.lexicon.class("noun"));
-            let key = self.lexicon.phrase(adjective, noun);
+            let adjective = adjective.unwrap_or_else(|| self.rng.choose::<String>(lexicon.class("adjective")));
+            let noun = noun.unwrap_or_else(|| self.rng.choose::<String>(lexicon.class("noun")));
+            let key = lexicon.phrase(adjective, noun);
             let is_free = !self.soil.reserved.labels.contains(adjective) && !self.soil.planted.contains(&key);
             if is_free && self.soil.reserved.pairs.insert(key.clone()) {
-                return Ok(key);
+                return Ok((adjective, noun, key));
             }
         }
         Err(self.exhausted("key"))
+    }
+
+    /// The name of a person of whom the filler says nothing.
+    pub(super) fn fresh_name(&mut self) -> Result<String, TaskError> {
+        for _ in 0..MAX_DRAWS {
+            let name = self.rng.choose(self.lexicon.class("name"));
+            if !self.soil.planted.contains(name) && self.soil.reserved.names.insert(name.clone()) {
+                return Ok(name.clone());
+            }
+        }
+        Err(self.exhausted("name"))
     }
 
     /// An adjective that stands nowhere else in the document: the name of a list.

@@ -47,10 +47,7 @@ const QUESTIONS: Wordings = Wordings {
         "In which town is the {0} at the end of the text? Answer with the name of the town only.",
         "Somebody carries the {0}. To which town has it come in the end? Answer with the name of the town only.",
     ],
-    zh: &[
-        "到文章最后，{0}在什么地方？只回答地名。",
-        "有人带着{0}。它最后到了什么地方？只回答地名。",
-    ],
+    zh: &["到文章最后，{0}在什么地方？只回答地名。", "有人带着{0}。它最后到了什么地方？只回答地名。"],
 };
 
 fn check(params: &toml::Table) -> Result<(), ParamError> {

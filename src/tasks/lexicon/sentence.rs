@@ -14,6 +14,8 @@ pub(in crate::tasks) struct Reserved {
     pub(in crate::tasks) pairs: HashSet<String>,
     /// Adjectives that name a list or a register.
     pub(in crate::tasks) labels: HashSet<String>,
+    /// Names of people.
+    pub(in crate::tasks) names: HashSet<String>,
 }
 
 /// A sentence with its full stop and, where the language has spaces, a space in front.
@@ -92,6 +94,7 @@ impl Lexicon {
         let is_free = |word: &str| match class {
             "adjective" => !reserved.labels.contains(word),
             "noun" if !adjective.is_empty() => !reserved.pairs.contains(&self.phrase(adjective, word)),
+            "name" => !reserved.names.contains(word),
             _ => true,
         };
         (0..words.len())

@@ -224,7 +224,7 @@ fn sources_of(line: &str) -> (String, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scorers::tests::{check_table, completion, item};
+    use crate::scorers::tests::{check_table, check_that_every_character_counts, completion, item};
 
     const ANSWER: &str = "copper lantern: 4829173 [A-4]\noak chest: 1150264 [A-17]\nsilver bell: 7733915 [A-9]";
 
@@ -285,5 +285,10 @@ mod tests {
         let outside = score(&cited(), &completion(&ANSWER.replace("A-4", "B-4")));
         assert!(outside.faults[0].note.contains("which is no source of the text"), "{outside:?}");
         assert!(score(&cited(), &completion(&"oak chest: 1 [A-2]\n".repeat(9000))).value < 0.01);
+    }
+
+    #[test]
+    fn every_character_of_the_answer_counts() {
+        check_that_every_character_counts(&cited());
     }
 }

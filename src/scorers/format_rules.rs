@@ -289,7 +289,7 @@ fn is_prose(line: &str, values: &[String], rules: &[FormatRule]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scorers::tests::{check_table, completion, item};
+    use crate::scorers::tests::{check_table, check_that_every_character_counts, completion, item};
 
     const ANSWER: &str = "> KETTLE 4821;\n> LAMP 1190;\n> ROPE 7735;\n> DRUM 3046;\nEND";
 
@@ -386,5 +386,11 @@ mod tests {
         assert!((found.value - 11.0 / 12.0).abs() < 1e-12);
         let loops = score(&locked(), &completion(&"> KETTLE 4821;\n".repeat(50_000)));
         assert!(loops.value < 0.001);
+    }
+
+    #[test]
+    fn every_character_of_the_answer_counts() {
+        check_that_every_character_counts(&locked());
+        check_that_every_character_counts(&numbered());
     }
 }

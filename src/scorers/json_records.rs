@@ -80,7 +80,7 @@ fn inferred(answer: &str) -> (Vec<Record>, Vec<(String, String)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scorers::tests::{check_table, completion, item};
+    use crate::scorers::tests::{check_table, check_that_every_character_counts, completion, item};
 
     const ANSWER: &str = r#"[{"name":"Ilva","crates":12,"paid":true},{"name":"Tomo","crates":7,"paid":false},
         {"name":"Resa","crates":31,"paid":true}]"#;
@@ -138,5 +138,10 @@ mod tests {
         assert_eq!(value("[]"), 0.0);
         let many = format!("[{}1]", r#"{"name":"Ilva","crates":12,"paid":true},"#.repeat(20_000));
         assert!(value(&many) < 0.001);
+    }
+
+    #[test]
+    fn every_character_of_the_answer_counts() {
+        check_that_every_character_counts(&records());
     }
 }

@@ -310,6 +310,22 @@ mod tests {
         }
     }
 
+    /// No letter or digit of the canonical answer can be changed or left out unnoticed.
+    pub(super) fn check_that_every_character_counts(item: &Item) {
+        let answer = &item.expected.answer;
+        for (at, character) in answer.char_indices().filter(|(_, character)| character.is_alphanumeric()) {
+            let (before, behind) = (&answer[..at], &answer[at + character.len_utf8()..]);
+            let other = if character.eq_ignore_ascii_case(&'x') { 'y' } else { 'x' };
+            let digit = if character == '7' { '8' } else { '7' };
+            for changed in
+                [format!("{before}{other}{behind}"), format!("{before}{digit}{behind}"), [before, behind].concat()]
+            {
+                let score = score(item, &completion(&changed)).unwrap();
+                assert!(!score.is_right() && !score.faults.is_empty(), "{changed:?} for {answer:?} → {score:?}");
+            }
+        }
+    }
+
     #[test]
     fn names_are_unique_and_sorted_and_a_typing_error_is_answered() {
         assert!(SCORERS.is_sorted_by(|a, b| a.name < b.name));

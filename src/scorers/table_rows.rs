@@ -148,7 +148,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scorers::tests::{check_table, completion, item};
+    use crate::scorers::tests::{check_table, check_that_every_character_counts, completion, item};
 
     const ROWS: [&str; 3] = [
         r#"{"name": "Ilva", "crates": 12, "paid": true}"#,
@@ -207,5 +207,10 @@ mod tests {
         let note = scored(&ROWS.join("\n").replace("7,", "70,")).faults[0].note.clone();
         assert_eq!(note, "1: record 2 `crates`: 70 for 7; row F1 0.667, first bad row 2, 3 of 3 rows");
         assert!(scored(&format!("{}\n", ROWS[0]).repeat(50_000)).value < 0.001);
+    }
+
+    #[test]
+    fn every_character_of_the_answer_counts() {
+        check_that_every_character_counts(&table());
     }
 }

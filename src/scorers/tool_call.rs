@@ -246,7 +246,7 @@ fn argument_faults(gold: &Asked, given: &Map<String, Value>) -> Vec<Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scorers::tests::{check_table, completion, item};
+    use crate::scorers::tests::{check_table, check_that_every_character_counts, completion, item};
 
     const ANSWER: &str = r#"{"name": "book_room", "arguments": {"town": "Fairview", "nights": 3, "garage": true}}"#;
 
@@ -324,5 +324,10 @@ mod tests {
         assert!((value(&ANSWER.replace("book_room", "cancel_room")) - 0.75).abs() < 1e-12);
         assert!((value(&format!("So: {ANSWER}")) - 0.9).abs() < 1e-12);
         assert!(value(&ANSWER.repeat(100_000)) < 0.1);
+    }
+
+    #[test]
+    fn every_character_of_the_answer_counts() {
+        check_that_every_character_counts(&call());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A source begins with its mark, `[K-17]`, and goes on to the next mark of the same letter; every question of a document
 //! has a letter of its own. The fact stands right behind the mark, and as many sources again hold facts that are not asked
-//! for. At 128K there are 700 sources, one in about 180 tokens.
+//! for; in the others filler follows. At 128K there are 700 sources, one in about 180 tokens.
 
 use serde::Deserialize;
 
@@ -33,10 +33,10 @@ struct Params {
     facts: Option<PerBin<u32>>,
 }
 
-/// Sources and facts asked for by length of the bin. Tokenizers made for English take two tokens and more for a Chinese
-/// character, so the shortest bin holds fewer Chinese sources.
+/// Sources and facts asked for by length of the bin. Chinese has fewer sources: their marks need a sentence of their own, and
+/// tokenizers made for English take two tokens and more for a character; four questions have to fit in one text.
 const SOURCES: [u32; 5] = [6, 20, 60, 200, 700];
-const CHINESE_SOURCES: [u32; 5] = [4, 20, 60, 200, 700];
+const CHINESE_SOURCES: [u32; 5] = [4, 12, 36, 120, 420];
 const FACTS: [u32; 5] = [2, 4, 6, 8, 8];
 
 /// A fact; `{0}` is the key, `{1}` the value.
@@ -79,16 +79,19 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let mut number = asked;
     for index in 0..count {
         let fact = homes.iter().position(|home| *home == index);
-        let sentence = match fact {
-            Some(fact) => planting.say(&NEEDLES, &[&facts[fact].key, &facts[fact].value]),
-            None => planting.sentence().text.trim_start().to_owned(),
+        let mark = format!("[{}]", name(index));
+        let text = match (fact, planting.language) {
+            (Some(fact), _) => format!("{mark} {}", planting.say(&NEEDLES, &[&facts[fact].key, &facts[fact].value])),
+            (None, Language::En) => mark,
+            // A Chinese unit is a sentence: its full stop stands at the beginning of the next.
+            (None, Language::Zh) => format!("{mark} {}", planting.sentence().text),
         };
         let place = if fact == Some(0) { planting.slot } else { even(index, count) };
         let plant_number = fact.filter(|fact| *fact < asked).unwrap_or_else(|| {
             number += 1;
             number - 1
         });
-        plants.push(planting.plant(plant_number, place, &format!("[{}] {sentence}", name(index)), None));
+        plants.push(planting.plant(plant_number, place, &text, None));
     }
     facts.truncate(asked);
     let keys: Vec<&str> = facts.iter().map(|fact| fact.key.as_str()).collect();

@@ -265,12 +265,11 @@ fn signature(tool: &ToolSpec) -> String {
     format!("- {}({})", tool.name, arguments.join(", "))
 }
 
+/// Names and values, in the order of the tool.
+type Arguments = Vec<(&'static str, Value)>;
+
 /// Arguments for a tool and the sentence that asks for it.
-fn request(
-    planting: &mut Planting<'_>,
-    tool: &Tool,
-    label: &str,
-) -> Result<(Vec<(&'static str, Value)>, String), TaskError> {
+fn request(planting: &mut Planting<'_>, tool: &Tool, label: &str) -> Result<(Arguments, String), TaskError> {
     let mut arguments = Vec::new();
     for (name, holds) in tool.arguments() {
         let value = match holds {

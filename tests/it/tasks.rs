@@ -143,3 +143,24 @@ fn every_task_fits_and_is_solved_on_bytes() {
         check_task(task, &[512, 2048, 8192, 32_768], &Bytes);
     }
 }
+
+#[test]
+fn several_questions_on_one_text_do_not_disturb_each_other() {
+    for language in languages() {
+        let solvable: Vec<(&Task, &Solver)> =
+            TASKS.iter().filter_map(|task| Some((task, solvers().find(|solver| solver.task == task.id)?))).collect();
+        let head = format!(
+            "schema_version = 1\nname = \"shared\"\ndescription = \"\"\nlanguage = \"{}\"\n\
+             [[bins]]\ncontext = \"8K\"\nsamples = 4\nshared_prefix = 4\n\
+             [[bins]]\ncontext = \"32K\"\nsamples = 2\nshared_prefix = 5\nmixed = true\n",
+            language.tag()
+        );
+        let tasks: Vec<String> =
+            solvable.iter().map(|(task, _)| format!("[[tasks]]\nkind = \"{}\"\n", task.id)).collect();
+        let suite = Suite::parse(&(head + &tasks.concat()), "shared").expect("a valid suite");
+        for item in items(&suite, &*SMOLLM2).expect("they fit") {
+            let (_, solver) = solvable.iter().find(|(task, _)| task.id == item.task).expect("a solver");
+            check_solved(&item, solver);
+        }
+    }
+}

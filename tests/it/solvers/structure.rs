@@ -80,11 +80,13 @@ fn extract_records(item: &Item) -> Vec<String> {
     vec![format!("[{}]", records.join(","))]
 }
 
+type Records = Vec<Map<String, Value>>;
+
 fn wrong_records(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
     let Gold::Records { records, fields } = &item.expected.gold else { panic!("records") };
     let write = |records: &[Map<String, Value>]| serde_json::to_string(records).expect("JSON");
     let number = &fields.iter().find(|(_, kind)| kind == "integer").expect("a number").0;
-    let with = |change: &dyn Fn(&mut Vec<Map<String, Value>>)| {
+    let with = |change: &dyn Fn(&mut Records)| {
         let mut changed = records.clone();
         change(&mut changed);
         write(&changed)
@@ -319,7 +321,10 @@ fn keep_form(item: &Item) -> Vec<String> {
     };
     let start = regex(&rules).find(content).unwrap_or_else(|| panic!("the rules for {label}")).end();
     let end = content.floor_char_boundary(start + RULES_REACH);
+    // The rules for another notice may follow at once.
     let said = &content[start..end];
+    let next = regex(r"nswer about the \S+ notice|关于[^。：]+告示的回答|回答[^。：]+告示的问题").find(said);
+    let said = &said[..next.map_or(said.len(), |next| next.start())];
     let read = |(pattern, read): &(&str, ReadRule)| Some(read(&regex(pattern).captures(said)?[1]));
     let rules: Vec<FormatRule> = RULES.iter().filter_map(read).collect();
     let mut lines: Vec<(u32, String)> = regex(&needle)

@@ -308,6 +308,10 @@ impl<'m> Group<'m> {
 fn prompt(model: &LoadedModel, item: &Item) -> Result<Vec<u32>, TargetError> {
     let messages: Vec<(&str, &str)> = item.messages.iter().map(|m| (m.role.name(), m.content.as_str())).collect();
     let mut ids = model.tokenizer.encode_chat(&messages, true).map_err(tokenizer_error)?;
+    if let Some(next) = item.follow_ups.first() {
+        // A template that cannot take a conversation is known before anything is read, and fails no other item.
+        Bridge::new(&model.tokenizer, &messages, &next.question)?.kept(&model.tokenizer, &ids)?;
+    }
     ids.extend(prefix_ids(model, item)?);
     if ids.len() + item.max_output_tokens as usize > item.bin.tokens() as usize {
         return Err(overflow(ids.len(), item));

@@ -89,12 +89,12 @@ pub(super) fn soft_mismatches(base: &Arm<'_>, arm: &Arm<'_>) -> Vec<Mismatch> {
         });
     }
     if is_overfull(base) || is_overfull(arm) {
-        let counted = |it: &Arm<'_>| format!("{} of {} planned", it.samples.len(), it.manifest.planned_items);
+        let counted = |it: &Arm<'_>| format!("{} of {} planned", it.item_count(), it.manifest.planned_items);
         let (baseline, candidate) = (counted(base), counted(arm));
         fields.push(Mismatch { field: "recorded items".into(), baseline, candidate });
     }
     let strangers = arm.samples.keys().filter(|id| !base.samples.contains_key(*id)).count();
-    if strangers > 0 && base.samples.len() as u64 >= base.manifest.planned_items {
+    if strangers > 0 && base.item_count() >= base.manifest.planned_items {
         fields.push(Mismatch {
             field: "items".into(),
             baseline: "all planned".into(),
@@ -106,7 +106,7 @@ pub(super) fn soft_mismatches(base: &Arm<'_>, arm: &Arm<'_>) -> Vec<Mismatch> {
 
 /// More items than were planned: the plan in the manifest is not the one that was run.
 fn is_overfull(arm: &Arm<'_>) -> bool {
-    arm.samples.len() as u64 > arm.manifest.planned_items
+    arm.item_count() > arm.manifest.planned_items
 }
 
 /// The name without its version: an engine of another version is another build, an engine of another name another program.

@@ -12,6 +12,7 @@ mod findings;
 pub(crate) mod fixtures;
 mod flips;
 mod pairing;
+mod robustness;
 mod summary;
 pub mod table;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use crate::setup::{Arm, ModelIdentity, Resolved};
 use crate::suite::TaskGroup;
 
 pub use error::CompareError;
+pub use robustness::{Drift, Robustness};
 
 /// Version of [`Comparison`] as a document. Changelog: 1 first version.
 pub const COMPARISON_FORMAT: u32 = 1;
@@ -86,6 +88,7 @@ fn compare_arm(base: &pairing::Arm<'_>, record: &Record) -> Result<ArmComparison
         flips: flips::flips(&pairs),
         slope: findings::slope(&pairs),
         same_sign: findings::same_sign(&pairs),
+        robustness: robustness::robustness(base, &arm),
     })
 }
 
@@ -221,6 +224,9 @@ pub struct ArmComparison {
     pub slope: Option<Slope>,
     /// Bins with a negative delta out of bins with pairs, and the one-sided sign test over bins.
     pub same_sign: Option<SameSign>,
+    /// Drift of baseline and arm from themselves under other wordings, where the suite asks for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub robustness: Vec<Robustness>,
 }
 
 /// A comparability field that differs.

@@ -16,11 +16,13 @@ use crate::compare::CompareError;
 use crate::record::{Record, manifest::Manifest, samples::SampleRecord};
 use crate::sample::{Completion, FinishReason, Outcome};
 
-/// An arm's samples, one per item.
+/// An arm's samples, one per item. Variants are apart: nothing that is judged may see them.
 pub(super) struct Arm<'a> {
     pub(super) manifest: &'a Manifest,
     /// By item id, so that the order in the record does not matter.
     pub(super) samples: BTreeMap<&'a str, &'a SampleRecord>,
+    /// Questions asked again in other words, by item id.
+    pub(super) variants: BTreeMap<&'a str, &'a SampleRecord>,
 }
 
 impl<'a> Arm<'a> {
@@ -41,7 +43,13 @@ impl<'a> Arm<'a> {
                 *known = sample;
             }
         }
-        Ok(Self { manifest: &record.manifest, samples })
+        let (variants, samples) = samples.into_iter().partition(|(_, sample)| sample.variant_of.is_some());
+        Ok(Self { manifest: &record.manifest, samples, variants })
+    }
+
+    /// Items with a record, variants among them: what a manifest plans.
+    pub(super) fn item_count(&self) -> u64 {
+        (self.samples.len() + self.variants.len()) as u64
     }
 
     pub(super) fn name(&self) -> &'a str {

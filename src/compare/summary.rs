@@ -35,7 +35,7 @@ pub(super) fn summarize(arm: &Arm<'_>) -> ArmSummary {
         arm: arm.manifest.arm.clone(),
         resolved: arm.manifest.resolved.clone(),
         planned_items: arm.manifest.planned_items,
-        complete: arm.samples.len() as u64 >= arm.manifest.planned_items,
+        complete: arm.item_count() >= arm.manifest.planned_items,
         outcomes: OUTCOMES.map(|outcome| (outcome, count(outcome))).to_vec(),
         cells: cells.iter().map(|((_, task, bin), samples)| cell(task, *bin, samples)).collect(),
         depth_cells: depths

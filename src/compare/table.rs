@@ -58,7 +58,8 @@ pub struct TaskBinRow {
     pub difference: Option<f64>,
 }
 
-/// Writes every sample of `records` to a Parquet file: arm, item_id, task, language, bin, slot, depth, index, haystack_id,
+/// Writes every sample of `records` to a Parquet file: arm, item_id, variant_of, perturbation (both null for an item of its
+/// own), task, language, bin, slot, depth, index, haystack_id,
 /// prompt_tokens, outcome, score, faults, findings (both comma-separated), output_tokens, finish_reason, answer_nll,
 /// text_bytes, ttft_ms, latency_ms. The file appears whole or not at all.
 ///
@@ -82,13 +83,14 @@ pub fn write_parquet(records: &[&Record], path: &Path) -> Result<(), TableError>
     Ok(())
 }
 
-/// Task × bin of every arm, the first record being what the others are compared with. Sorted by arm (in the order given),
+/// Task × bin of every arm without variants, the first record being what the others are compared with. Sorted by arm (in the order given),
 /// task and bin.
 ///
 /// # Errors
 /// When polars refuses.
 pub fn task_bin_table(records: &[&Record]) -> Result<Vec<TaskBinRow>, TableError> {
-    let counts = counts(&samples_frame(records)?)?;
+    let frame = samples_frame(records)?;
+    let counts = counts(&frame.filter(&frame.column("variant_of")?.is_null())?)?;
     let Some(first) = records.first() else { return Ok(Vec::new()) };
     let first = first.manifest.arm.name.as_str();
     let is_first: polars::prelude::BooleanChunked =
@@ -152,6 +154,11 @@ fn samples_frame(records: &[&Record]) -> Result<DataFrame, TableError> {
     let columns = vec![
         text("arm", rows.iter().map(|(_, arm, _)| Some((*arm).to_owned())).collect()),
         text("item_id", samples.iter().map(|it| Some(it.item_id.clone())).collect()),
+        text("variant_of", samples.iter().map(|it| Some(it.variant_of.as_ref()?.item_id.clone())).collect()),
+        text(
+            "perturbation",
+            samples.iter().map(|it| Some(it.variant_of.as_ref()?.perturbation.name().into())).collect(),
+        ),
         text("task", samples.iter().map(|it| Some(it.task.clone())).collect()),
         text("language", samples.iter().map(|it| Some(it.language.tag().into())).collect()),
         Series::new("bin".into(), samples.iter().map(|it| it.bin.tokens()).collect::<Vec<u32>>()).into(),

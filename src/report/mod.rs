@@ -74,6 +74,7 @@ static SECTIONS: &[Section] = &[
     section!(tasks, "tasks", "Task by task"),
     section!(turns, "turns", "Turn by turn"),
     section!(answer_nll, "answer-nll", "Likelihood of the right answer"),
+    section!(robustness, "robustness", "Other wordings of the same question"),
     section!(flips, "flips", "Answers that changed"),
     section!(control, "control", "Noise: the baseline against itself"),
     section!(timing, "timing", "Speed and memory"),

@@ -4,6 +4,7 @@
 
 mod bench;
 mod engine_options;
+mod robustness;
 mod run_folder;
 
 use std::fs;

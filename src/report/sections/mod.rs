@@ -8,6 +8,7 @@ pub(crate) mod flips;
 pub(crate) mod in_effect;
 pub(crate) mod kv_record;
 pub(crate) mod quality;
+pub(crate) mod robustness;
 pub(crate) mod run;
 pub(crate) mod tasks;
 pub(crate) mod timing;

@@ -289,6 +289,7 @@ fn comparison_of(arm: Arm, damage: f64, salt: u64, bytes: f64) -> ArmComparison 
         flips: flips(damage),
         slope: Some(Slope { per_doubling: -damage / 3.0, p_falling: if damage > 0.05 { 0.0004 } else { 0.4 } }),
         same_sign: Some(SameSign { negative: 4, positive: 1, p_pooled: 0.03 }),
+        robustness: Vec::new(),
         tasks,
         groups,
     }

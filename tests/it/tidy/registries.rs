@@ -21,7 +21,7 @@ const REGISTRIES: &[Registry] = &[
         folder: "tasks",
         registry: "tasks/mod.rs",
         slice: "TASKS",
-        shared: &["error", "group", "haystack", "params", "planting", "user_text"],
+        shared: &["error", "group", "haystack", "params", "perturb", "planting", "user_text"],
     },
     Registry {
         folder: "scorers",

@@ -18,7 +18,7 @@ use kvgauge::targets::Target;
 use kvgauge::targets::embedded::{Embedded, LoadedModel};
 use kvgauge::targets::scripted::{Damage, Scripted};
 use kvgauge::tasks::UserText;
-use kvgauge::tokenizer::WordTokenizer;
+use kvgauge::tokenizer::{TokenCounter, WordTokenizer};
 
 use crate::args::RopeChoice;
 use crate::engine_settings::EngineSettings;
@@ -110,6 +110,8 @@ pub(crate) fn measure(
 ) -> Result<Measured, Failure> {
     let interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
     let source = Source::open(measurement, suite)?;
+    // The target's own tokenizer decides into which bin a user's prompt goes.
+    let suite = &suite.bind(source.counter().as_ref())?;
     let whole = suite.plan();
     let plans: Vec<(&Arm, Plan)> = arms.iter().map(|arm| (arm, plan_of(arm, &whole))).collect();
     let run_dir = match &measurement.run_dir {
@@ -196,6 +198,13 @@ impl Source {
         kvgauge::engine::kernels::resolve(options.kernel.as_deref()).map_err(kvgauge::engine::EngineError::from)?;
         let settings = Box::new(measurement.engine.clone());
         Ok(Self::Embedded { model: model::open(&measurement.model)?, options, settings })
+    }
+
+    fn counter(&self) -> Arc<dyn TokenCounter> {
+        match self {
+            Self::Scripted { counter, .. } => counter.clone(),
+            Self::Embedded { model, .. } => Arc::clone(model.tokenizer()) as _,
+        }
     }
 
     fn target(&self, arm: &Arm) -> Result<Box<dyn Target>, Failure> {

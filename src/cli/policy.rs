@@ -101,6 +101,8 @@ fn as_recorded(records: &Records, bins: &[Bin], tasks: &[String], gate: GatePoli
         samples: BTreeMap::new(),
         params: toml::Table::new(),
         robustness: false,
+        scorer: None,
+        custom: None,
     };
     Suite {
         name: records.baseline.manifest.suite.clone(),

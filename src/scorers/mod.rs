@@ -12,6 +12,7 @@ mod answer_text;
 mod answer_values;
 mod bindings;
 mod citations;
+mod contains;
 mod edit;
 mod exact_value;
 mod format_rules;
@@ -21,8 +22,11 @@ mod json_schema;
 mod label;
 mod ordered_values;
 mod record_matching;
+mod regex_match;
+mod ruler;
 mod sequence;
 mod set;
+mod similarity;
 mod span;
 mod survival;
 mod table_rows;
@@ -30,6 +34,7 @@ mod tool_call;
 mod turns;
 
 pub use json_schema::check_schema;
+pub use regex_match::check_pattern;
 
 use crate::hint::{Hint, did_you_mean};
 use crate::sample::{Completion, Fault, FaultKind, Item, Score};
@@ -65,6 +70,12 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "`key: value [source]` lines: citation precision and recall, right values with wrong sources",
         score: citations::score,
+    },
+    Scorer {
+        name: "contains",
+        version: 1,
+        summary: "every expected text occurs in the answer, letter for letter",
+        score: contains::score,
     },
     Scorer {
         name: "edit",
@@ -110,6 +121,24 @@ pub static SCORERS: &[Scorer] = &[
         score: ordered_values::score,
     },
     Scorer {
+        name: "regex_match",
+        version: 1,
+        summary: "every expected pattern matches somewhere in the answer (linear-time regular expressions)",
+        score: regex_match::score,
+    },
+    Scorer {
+        name: "ruler_all",
+        version: 1,
+        summary: "RULER's string_match_all: share of the references that occur, letters of either case",
+        score: ruler::score_all,
+    },
+    Scorer {
+        name: "ruler_part",
+        version: 1,
+        summary: "RULER's string_match_part: 1 where any reference occurs, letters of either case",
+        score: ruler::score_part,
+    },
+    Scorer {
         name: "sequence",
         version: 1,
         summary: "lines in a known order: completion, order, duplicates, extra lines",
@@ -120,6 +149,12 @@ pub static SCORERS: &[Scorer] = &[
         version: 1,
         summary: "members of a set in any order: recall and precision",
         score: set::score,
+    },
+    Scorer {
+        name: "similarity",
+        version: 1,
+        summary: "edit similarity with the nearest expected text; right where they are the same but for whitespace",
+        score: similarity::score,
     },
     Scorer {
         name: "span",

@@ -45,7 +45,7 @@ fn without_outer_quotes<'a>(answer: &'a str, passage: &str) -> &'a str {
 }
 
 /// The one fault: how the answer leaves the passage first.
-fn departure(passage: &str, answer: &str) -> Fault {
+pub(super) fn departure(passage: &str, answer: &str) -> Fault {
     let words = passage.split(' ').count();
     let common = passage.chars().zip(answer.chars()).take_while(|(a, b)| a == b).count();
     let rest_of = |text: &str| text.chars().skip(common).collect::<String>();
@@ -70,7 +70,7 @@ fn departure(passage: &str, answer: &str) -> Fault {
 }
 
 /// 0 to 1.
-fn similarity(passage: &str, answer: &str) -> f64 {
+pub(super) fn similarity(passage: &str, answer: &str) -> f64 {
     let a: Vec<char> = passage.chars().collect();
     let limit = a.len() * COMPARED_LENGTHS + 64;
     let b: Vec<char> = answer.chars().take(limit).collect();

@@ -2,7 +2,7 @@
 
 use crate::hint::{Hint, did_you_mean};
 use crate::sample::Bin;
-use crate::tasks;
+use crate::tasks::{self, LineFault};
 
 /// What is wrong with a suite or a selection out of it. `origin` is the file, or the suite's name.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +81,28 @@ pub enum SuiteError {
         /// What exists here.
         known: Vec<String>,
     },
+    /// A scorer that does not exist.
+    #[error("{origin}: {key}: there is no scorer `{name}`")]
+    UnknownScorer {
+        /// File or suite.
+        origin: String,
+        /// Where, for example `tasks[2].scorer`.
+        key: String,
+        /// The name given.
+        name: String,
+        /// What was meant, or what exists.
+        hints: Vec<String>,
+    },
+    /// A line of a user's file of prompts that cannot be asked.
+    #[error("{path}:{line}: {fault}")]
+    Line {
+        /// The file.
+        path: String,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        fault: Box<LineFault>,
+    },
     /// A bin that does not exist here.
     #[error("{origin}: there is no bin {bin}")]
     UnknownBin {
@@ -145,6 +167,8 @@ impl Hint for SuiteError {
             Self::UnknownCell { part, known, .. } => {
                 vec![did_you_mean(part, &known.iter().map(String::as_str).collect::<Vec<_>>())]
             }
+            Self::UnknownScorer { hints, .. } => hints.clone(),
+            Self::Line { fault, .. } => fault.hints(),
             Self::Syntax { message, .. } | Self::Params { message, .. } => field_hint(message).into_iter().collect(),
             Self::SchemaVersion { .. } => vec!["start the file with `schema_version = 1`".into()],
             Self::NothingSelected { .. } => vec!["`kvgauge suite show` lists which task is asked in which bin".into()],

@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::{BinPlan, CellPolicy, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
+use super::custom::{check_scorer, of_params};
+use super::{BinPlan, CellPolicy, CustomFile, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
 use crate::sample::{Bin, Language};
-use crate::tasks::{self, PerBin, perturbations};
+use crate::scorers::SCORERS;
+use crate::tasks::{self, Ground, PerBin, perturbations};
 
 /// Version of the file format.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -38,71 +42,142 @@ const MAX_NAME_BYTES: usize = 64;
 /// Depth slots where a bin does not say.
 const DEPTH_SLOTS: [u8; 7] = [0, 10, 25, 50, 75, 90, 100];
 
-#[derive(Deserialize)]
+/// A suite of kvgauge: which tasks are asked in which context lengths, how often, and how results are judged.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "kvgauge suite")]
 struct SuiteFile {
+    /// Version of the file format: 1.
     #[expect(
         dead_code,
         reason = "checked before the rest is read, so that a newer file is called newer and not wrong"
     )]
+    #[schemars(schema_with = "format_version")]
     schema_version: u32,
+    /// 1 to 64 of a-z, 0-9, - and _; the same as the file's.
+    #[schemars(regex(pattern = "^[a-z0-9_-]{1,64}$"))]
     name: String,
+    /// Counts up when other items are wanted under the same name. Default 1.
     version: Option<u32>,
+    /// One sentence.
     description: String,
+    /// Seeds every item. Default 0.
     seed: Option<u64>,
+    /// Language of the items. Default `en`.
+    #[schemars(schema_with = "languages")]
     language: Option<Language>,
+    /// Context lengths.
     bins: Vec<BinFile>,
+    /// What is asked.
     tasks: Vec<TaskFile>,
+    /// How results are judged.
     #[serde(default)]
     gate: GateFile,
 }
 
-#[derive(Deserialize)]
+/// A context length.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct BinFile {
+    /// The whole budget of a request in tokens: template, text, question and answer.
     context: Length,
+    /// Items of each task that does not say otherwise.
     samples: u32,
+    /// Tokens of the budget kept free for the answer. Default by length: 96, 256, 512, 1024, 2048.
     output_reserve: Option<u32>,
+    /// Tokens of the budget kept free for thinking before the answer. Default 0.
     thinking_reserve: Option<u32>,
+    /// Questions asked of one text. Default 1.
     shared_prefix: Option<u32>,
+    /// Whether the questions of one text are of different tasks. Default false.
     mixed: Option<bool>,
+    /// Depths of the needles in percent, asked in turn. Default 0, 10, 25, 50, 75, 90, 100.
     depth_slots: Option<Vec<u8>>,
 }
 
-#[derive(Deserialize)]
+/// A task with its parameters.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TaskFile {
+    /// The task's id; `custom` asks prompts of your own.
+    #[schemars(schema_with = "task_ids")]
     kind: String,
+    /// Bins it is asked in. Default all.
     bins: Option<Vec<Length>>,
+    /// Items per bin, once for all bins or bin by bin. Default the bin's `samples`; of `custom` the whole file.
+    #[schemars(schema_with = "count_by_bin")]
     samples: Option<PerBin<u32>>,
+    /// Judges instead of the task's own scorer.
+    #[schemars(schema_with = "scorer_names")]
+    scorer: Option<String>,
+    /// Asks every item again in other words, to see how far an arm drifts from itself. Default false.
     #[serde(default)]
     robustness: bool,
+    /// Parameters of the task; see its page.
     #[serde(default)]
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     params: toml::Table,
 }
 
-#[derive(Deserialize)]
+/// A context length: 512, "2K", "128K".
+#[derive(Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "expected a context length such as 512, \"2K\" or \"128K\"")]
 enum Length {
     Tokens(u32),
     Text(String),
 }
 
-/// Shares are written as percentages and differences as points.
-#[derive(Default, Deserialize)]
+/// How results are judged. Shares are percentages, differences are points.
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct GateFile {
+    /// Error rate over all cells of a run. Default 0.05.
     alpha: Option<f64>,
+    /// A smaller net drop never fails, in points. Default 2.
     min_effect: Option<f64>,
+    /// A pass needs the upper limit of the drop below this, in points. Default 5.
     margin: Option<f64>,
+    /// Pairs below which a cell is not judged. Default 20.
     min_pairs: Option<u32>,
+    /// Texts below which a cell with shared texts is not judged. Default 10.
     min_haystacks: Option<u32>,
+    /// Accuracy of the baseline below which a cell has no power, in percent. Default 60.
     baseline_floor: Option<f64>,
+    /// Least share of valid items per arm, in percent. Default 98.
     min_valid_share: Option<f64>,
+    /// The rate of a symptom has to rise by so many points. Default 2.
     symptom_min_rise: Option<f64>,
+    /// And by so many items. Default 3.
     symptom_min_items: Option<u32>,
+    /// Exceptions, by `group` or `group/bin`, for example `retrieval/32K`.
     #[serde(default)]
     cells: BTreeMap<String, CellPolicy>,
+}
+
+fn format_version(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "const": SCHEMA_VERSION })
+}
+
+fn languages(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "enum": [Language::En.tag(), Language::Zh.tag()] })
+}
+
+fn task_ids(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "enum": tasks::ids() })
+}
+
+fn scorer_names(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "enum": SCORERS.iter().map(|scorer| scorer.name).collect::<Vec<_>>() })
+}
+
+fn count_by_bin(_: &mut SchemaGenerator) -> Schema {
+    let count = serde_json::json!({ "type": "integer", "minimum": 1, "maximum": MAX_SAMPLES });
+    json_schema!({ "anyOf": [count, { "type": "object", "additionalProperties": count }] })
+}
+
+/// The JSON Schema of suite files, for editors: the first line `#:schema PATH` of a file names it.
+pub fn json_schema() -> serde_json::Value {
+    schemars::schema_for!(SuiteFile).into()
 }
 
 /// The text of a suite file, up to the limit.
@@ -114,9 +189,9 @@ pub(super) fn read(path: &Path) -> Result<String, SuiteError> {
     Ok(text)
 }
 
-/// Parses and checks everything that can be checked without a tokenizer.
-pub(super) fn parse(text: &str, origin: &str) -> Result<Suite, SuiteError> {
-    let check = Checker { origin };
+/// Parses and checks everything that can be checked without a tokenizer; files that it names are looked for from `folder`.
+pub(super) fn parse(text: &str, origin: &str, folder: Option<&Path>) -> Result<Suite, SuiteError> {
+    let check = Checker { origin, folder };
     check.limit("bytes", text.len() as u64, MAX_FILE_BYTES)?;
     check.schema_version(text)?;
     let file: SuiteFile = toml::from_str(text).map_err(|error| check.syntax(text, &error))?;
@@ -167,7 +242,7 @@ pub(super) fn check_items(suite: &Suite, origin: &str) -> Result<(), SuiteError>
             |plan: &TaskPlan| if plan.robustness { perturbations(suite.language).count() as u64 + 1 } else { 1 };
         asked.map(|plan| u64::from(plan.samples_in(bin)) * with_variants(plan)).sum()
     };
-    Checker { origin }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
+    Checker { origin, folder: None }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
 }
 
 /// The policy that a `[gate]` table, in the spelling of suite files, makes of the suite's own.
@@ -177,11 +252,12 @@ pub(super) fn gate(table: &toml::Table, origin: &str, suite: &Suite) -> Result<G
         line: 1,
         message: error.message().to_owned(),
     })?;
-    Checker { origin }.gate(file, &suite.bins, &suite.tasks, &suite.gate)
+    Checker { origin, folder: None }.gate(file, &suite.bins, &suite.tasks, &suite.gate)
 }
 
 struct Checker<'a> {
     origin: &'a str,
+    folder: Option<&'a Path>,
 }
 
 impl Checker<'_> {
@@ -298,7 +374,37 @@ impl Checker<'_> {
             task: task.id.into(),
             message: error.message,
         })?;
-        Ok(TaskPlan { task: task.id.into(), bins: chosen, samples, params: file.params, robustness: file.robustness })
+        if let Some(name) = &file.scorer {
+            check_scorer(self.origin, format!("tasks[{number}].scorer"), name)?;
+        }
+        let mut plan = TaskPlan {
+            task: task.id.into(),
+            bins: chosen,
+            samples,
+            params: file.params,
+            robustness: file.robustness,
+            scorer: file.scorer,
+            custom: None,
+        };
+        if task.ground == Ground::Given {
+            if plan.robustness {
+                let message = "a prompt of your own cannot be worded differently";
+                return Err(self.invalid(&format!("tasks[{number}].robustness"), message));
+            }
+            plan.custom = Some(Arc::new(self.custom(number, &plan, bins)?));
+        }
+        Ok(plan)
+    }
+
+    /// The user's prompts.
+    fn custom(&self, number: usize, plan: &TaskPlan, bins: &[BinPlan]) -> Result<CustomFile, SuiteError> {
+        let Some(folder) = self.folder else {
+            let message = "a file of prompts can be asked by a suite file of your own only";
+            return Err(self.invalid(&format!("tasks[{number}].params.file"), message));
+        };
+        let windows = bins.iter().filter(|bin| plan.bins.contains(&bin.bin));
+        let windows = windows.cloned().collect();
+        of_params(&plan.params, folder, plan.scorer.as_deref(), windows)
     }
 
     /// A percentage as a share.

@@ -3,6 +3,7 @@
 //!
 //! To add a suite: a file in `suites/` and a line in [`BUILTIN`].
 
+mod custom;
 mod error;
 mod file;
 mod plan;
@@ -10,11 +11,14 @@ mod select;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use custom::CustomFile;
 pub use error::SuiteError;
-pub use file::SCHEMA_VERSION;
+pub use file::{SCHEMA_VERSION, json_schema};
 
 use crate::rng::hash_name;
 use crate::sample::{Bin, Language, VariantOf};
@@ -55,7 +59,8 @@ impl Suite {
     /// # Errors
     /// When it cannot be read, is too large, or is not a valid suite; the error names file and key.
     pub fn load(path: &Path) -> Result<Self, SuiteError> {
-        file::parse(&file::read(path)?, &path.display().to_string())
+        let folder = path.parent().unwrap_or(Path::new(""));
+        file::parse(&file::read(path)?, &path.display().to_string(), Some(folder))
     }
 
     /// A suite of [`BUILTIN`].
@@ -65,15 +70,15 @@ impl Suite {
     pub fn builtin(name: &str) -> Result<Self, SuiteError> {
         let found = BUILTIN.iter().find(|(known, _)| *known == name);
         let (name, text) = found.ok_or_else(|| SuiteError::UnknownSuite { name: name.into() })?;
-        file::parse(text, &format!("suites/{name}.toml"))
+        file::parse(text, &format!("suites/{name}.toml"), None)
     }
 
-    /// A suite out of the text of a file; `origin` names it in errors.
+    /// A suite out of the text of a file; `origin` names it in errors. It has no folder, so it cannot name a file of prompts.
     ///
     /// # Errors
     /// As [`Suite::load`].
     pub fn parse(text: &str, origin: &str) -> Result<Self, SuiteError> {
-        file::parse(text, origin)
+        file::parse(text, origin, None)
     }
 
     /// The suite with the keys of `gate`, a `[gate]` table as suite files have it, in place of its own; `origin` names it in errors.
@@ -95,6 +100,9 @@ impl Suite {
         let mut versions = BTreeMap::from([("suite".to_owned(), format!("{} {}", self.name, self.version))]);
         for task in self.tasks.iter().filter_map(|plan| tasks::find(&plan.task)) {
             versions.insert(format!("generator.{}", task.id), task.generator_version.to_string());
+        }
+        for (plan, file) in self.tasks.iter().filter_map(|plan| Some((plan, plan.custom.as_ref()?))) {
+            versions.insert(format!("file.{}", plan.task), file.hash().to_owned());
         }
         let lexicon = tasks::lexicon_version(self.language).to_owned();
         versions.insert(format!("lexicon.{}", self.language.tag()), lexicon);
@@ -175,12 +183,22 @@ pub struct TaskPlan {
     /// Whether every item is asked again in other words. A suite without keeps the fingerprint it had before there was any.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub robustness: bool,
+    /// Judges instead of the task's own scorer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scorer: Option<String>,
+    /// The user's prompts, where the task asks those.
+    #[serde(skip)]
+    pub custom: Option<Arc<CustomFile>>,
 }
 
 impl TaskPlan {
     /// Items of this task in `bin`.
     pub(crate) fn samples_in(&self, bin: &BinPlan) -> u32 {
-        self.samples.get(&bin.bin).copied().unwrap_or(bin.samples)
+        let own = self.samples.get(&bin.bin).copied();
+        match &self.custom {
+            Some(file) => own.unwrap_or(u32::MAX).min(file.lines_in(bin.bin)),
+            None => own.unwrap_or(bin.samples),
+        }
     }
 }
 
@@ -229,7 +247,7 @@ impl Default for GatePolicy {
 }
 
 /// Exceptions for one judged cell.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CellPolicy {
     /// Replaces `margin` (share).

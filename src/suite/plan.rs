@@ -25,6 +25,10 @@ impl Suite {
         if haystack_id(group.bin, &group.items) != group.haystack_id {
             return Err(TaskError::PartialGroup { haystack_id: group.haystack_id.clone() });
         }
+        let custom = |item: &ItemSpec| self.tasks.iter().find(|plan| plan.task == item.task)?.custom.as_ref();
+        if let Some(file) = group.items.first().and_then(custom) {
+            return self.custom_items(group, file, counter);
+        }
         let bin = self.bins.iter().find(|plan| plan.bin == group.bin);
         let output_reserve = bin.map_or_else(|| tasks::default_output_reserve(group.bin), |plan| plan.output_reserve);
         let questions = group.items.iter().map(|item| {
@@ -47,7 +51,14 @@ impl Suite {
             thinking_reserve: bin.map_or(0, |plan| plan.thinking_reserve),
             questions: questions.collect::<Result<_, TaskError>>()?,
         };
-        tasks::generate(&request, counter)
+        let mut items = tasks::generate(&request, counter)?;
+        for item in &mut items {
+            let plan = self.tasks.iter().find(|plan| plan.task == item.task);
+            if let Some(scorer) = plan.and_then(|plan| plan.scorer.as_ref()) {
+                item.scorer.clone_from(scorer);
+            }
+        }
+        Ok(items)
     }
 
     fn bin_groups(&self, bin: &BinPlan) -> Vec<GroupSpec> {
@@ -57,6 +68,7 @@ impl Suite {
             .filter(|plan| plan.bins.contains(&bin.bin))
             .filter_map(|plan| tasks::find(&plan.task).map(|task| (plan, task)))
             .collect();
+        let (given, asked): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, task)| task.ground == Ground::Given);
         let mut streams: Vec<(Ground, Vec<ItemSpec>)> = Vec::new();
         if bin.mixed {
             for ground in [Ground::Prose, Ground::Pairs] {
@@ -66,17 +78,19 @@ impl Suite {
         } else {
             streams.extend(asked.iter().map(|(plan, task)| (task.ground, self.items(bin, plan, task))));
         }
+        let of_chunk = |items: &[ItemSpec]| {
+            let items = self.with_variants(items);
+            GroupSpec { haystack_id: haystack_id(bin.bin, &items), bin: bin.bin, items }
+        };
+        let mut queues: Vec<Vec<GroupSpec>> = streams
+            .iter()
+            .map(|(_, items)| items.chunks(bin.shared_prefix.max(1) as usize).map(of_chunk).collect())
+            .collect();
+        queues.extend(given.into_iter().map(|(plan, _)| self.custom_groups(bin, plan)));
         let mut groups: Vec<(f64, GroupSpec)> = Vec::new();
-        for (_, items) in streams {
-            let chunks: Vec<&[ItemSpec]> = items.chunks(bin.shared_prefix.max(1) as usize).collect();
-            let count = chunks.len() as f64;
-            for (number, chunk) in chunks.into_iter().enumerate() {
-                let items = self.with_variants(chunk);
-                groups.push((
-                    (number as f64 + 0.5) / count,
-                    GroupSpec { haystack_id: haystack_id(bin.bin, &items), bin: bin.bin, items },
-                ));
-            }
+        for queue in queues {
+            let count = queue.len() as f64;
+            groups.extend(queue.into_iter().enumerate().map(|(number, group)| ((number as f64 + 0.5) / count, group)));
         }
         // Stable: at equal progress the order of the file holds.
         groups.sort_by(|(left, _), (right, _)| left.total_cmp(right));
@@ -126,8 +140,7 @@ impl Suite {
             vec![self.name.as_str(), &version, task.id, &generator, self.language.tag(), &tokens, &slot, &index, &seed];
         // Other filler, other items.
         parts.extend(self.haystack.as_ref().map(UserText::hash));
-        let hash = hash_name(&parts);
-        hash.to_hex()[..ID_DIGITS].to_owned()
+        id_of(&parts)
     }
 }
 
@@ -141,11 +154,15 @@ fn variant(original: &ItemSpec, perturbation: Perturbation) -> ItemSpec {
     }
 }
 
+/// The id of what has this name.
+pub(super) fn id_of(name: &[&str]) -> String {
+    hash_name(name).to_hex()[..ID_DIGITS].to_owned()
+}
+
 /// Names a document by all its questions.
-fn haystack_id(bin: Bin, items: &[ItemSpec]) -> String {
+pub(super) fn haystack_id(bin: Bin, items: &[ItemSpec]) -> String {
     let ids: Vec<&str> = items.iter().map(|item| item.item_id.as_str()).collect();
-    let hash = hash_name(&["haystack", &bin.tokens().to_string(), &ids.join(" ")]);
-    hash.to_hex()[..ID_DIGITS].to_owned()
+    id_of(&["haystack", &bin.tokens().to_string(), &ids.join(" ")])
 }
 
 /// The slots in an order in which a few of them already span the depth: in strides of nearly half their number, starting at

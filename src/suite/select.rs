@@ -46,7 +46,13 @@ impl Suite {
                 return Err(SuiteError::Limit { origin: self.origin(), what: "samples".into(), found, limit });
             }
             selected.bins.iter_mut().for_each(|plan| plan.samples = samples);
-            selected.tasks.iter_mut().for_each(|plan| plan.samples.clear());
+            for plan in &mut selected.tasks {
+                plan.samples.clear();
+                if plan.custom.is_some() {
+                    // A file is asked whole unless it is said how much of it.
+                    plan.samples.extend(plan.bins.iter().map(|bin| (*bin, samples)));
+                }
+            }
         }
         selected.seed = seed.unwrap_or(self.seed);
         selected.tasks.retain(|plan| !plan.bins.is_empty());

@@ -102,7 +102,9 @@ pub fn generate(request: &GroupRequest<'_>, counter: &dyn TokenCounter) -> Resul
         Ground::Prose if let Some(text) = request.haystack => {
             Box::new(UserProse::new(request.language, text, &soil, rng))
         }
-        Ground::Prose => Box::new(Prose { language: request.language, lexicon, reserved: &soil.reserved, rng }),
+        Ground::Prose | Ground::Given => {
+            Box::new(Prose { language: request.language, lexicon, reserved: &soil.reserved, rng })
+        }
         Ground::Pairs => Box::new(PairFiller { soil: &mut soil, rng }),
     };
     let composed = compose(request, &frame, &plants, source.as_mut(), budget, counter)?;
@@ -190,9 +192,9 @@ struct Surroundings {
 impl Surroundings {
     fn of(ground: Ground, language: Language) -> &'static Self {
         match (ground, language) {
-            (Ground::Prose, Language::En) => &ENGLISH_PROSE,
+            (Ground::Prose | Ground::Given, Language::En) => &ENGLISH_PROSE,
             (Ground::Pairs, Language::En) => &ENGLISH_PAIRS,
-            (Ground::Prose, Language::Zh) => &CHINESE_PROSE,
+            (Ground::Prose | Ground::Given, Language::Zh) => &CHINESE_PROSE,
             (Ground::Pairs, Language::Zh) => &CHINESE_PAIRS,
         }
     }

@@ -9,6 +9,7 @@
 mod absent;
 mod chain;
 mod cite;
+mod custom;
 mod enumerate;
 mod error;
 mod format_lock;
@@ -40,6 +41,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+pub use custom::{CustomLine, CustomParams, LineFault, custom_params};
 pub use error::TaskError;
 pub use group::{GroupRequest, QuestionRequest, generate};
 pub(crate) use params::PerBin;
@@ -79,6 +81,8 @@ pub enum Ground {
     Prose,
     /// Lines of look-alike keys with values, nothing else.
     Pairs,
+    /// Prompts that the user gives whole; see [`CustomLine`].
+    Given,
 }
 
 /// What a depth slot means for a task.
@@ -112,6 +116,7 @@ pub static TASKS: &[Task] = &[
     enumerate::TASK,
     repeat_edit::TASK,
     multi_turn::TASK,
+    custom::TASK,
 ];
 
 /// The task with this id.

@@ -2,6 +2,8 @@
 
 // The command line from outside: help, messages, exit codes, dry runs.
 mod cli;
+// The user's own prompts.
+mod custom;
 // Conversations, thinking and several groups at once on a tiny model.
 mod dialogue;
 // Outputs with known faults, and whole ones.

@@ -274,6 +274,12 @@ pub(crate) struct ShowArgs {
     /// The item by its id, or the start of it [default: the first]
     #[arg(long, value_name = "ID")]
     pub(crate) item: Option<String>,
+    /// The first item of this task
+    #[arg(long, value_name = "TASK")]
+    pub(crate) task: Option<String>,
+    /// The first item of this bin
+    #[arg(long, value_name = "BIN")]
+    pub(crate) bin: Option<Bin>,
     /// Count tokens as a dry run does, without a model
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -26,6 +26,7 @@ mod records;
 mod report;
 mod run;
 mod settings;
+mod shown_item;
 mod suite;
 mod table;
 

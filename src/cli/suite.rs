@@ -1,7 +1,6 @@
 //! `kvgauge suite list|check|show`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use kvgauge::sample::{Bin, Item};
 use kvgauge::suite::{BUILTIN, GroupSpec, Suite};
@@ -13,7 +12,7 @@ use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::{measure, model, output, settings, table};
+use crate::{measure, model, output, settings, shown_item, table};
 
 pub(crate) fn execute(command: &SuiteCommand, config: &ConfigFile) -> Result<Exit, Failure> {
     match command {
@@ -61,11 +60,14 @@ fn check(names: &[String]) -> Result<Exit, Failure> {
         match measure::suite_by_name(name) {
             Ok(suite) => {
                 let (items, hash) = (suite.plan().item_count(), suite.fingerprint());
-                output::print(&format!(
-                    "{name}: {items} items in {}, fingerprint {}\n",
-                    bins_of(&suite).join(" "),
-                    &hash[..16]
-                ))?;
+                let open: usize =
+                    suite.tasks.iter().filter_map(|plan| plan.custom.as_ref()).map(|file| file.unbound()).sum();
+                let open = match open {
+                    0 => String::new(),
+                    count => format!(" and {count} prompts whose bin the model's tokenizer decides"),
+                };
+                let bins = bins_of(&suite).join(" ");
+                output::print(&format!("{name}: {items} items in {bins}{open}, fingerprint {}\n", &hash[..16]))?;
             }
             Err(failure) => failures.push(failure),
         }
@@ -79,30 +81,39 @@ fn check(names: &[String]) -> Result<Exit, Failure> {
 
 fn show(args: &ShowArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     let suite = measure::load_suite(&settings::suite(&args.suite, config)?)?;
+    // Only what the suite has can be asked for; the items are looked up in the whole plan, so that they are those of a run.
+    let tasks = args.task.as_ref().map(std::slice::from_ref);
+    suite.select(args.bin.as_ref().map(std::slice::from_ref), tasks, None, None)?;
+    let model = if args.dry_run {
+        None
+    } else {
+        let _interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
+        Some(model::open(&settings::model(&args.model, config))?)
+    };
+    let tokenizer = model.as_ref().map(|model| model.tokenizer().as_ref());
+    let counter: &dyn TokenCounter = tokenizer.map_or(&WordTokenizer, |tokenizer| tokenizer);
+    let suite = suite.bind(counter)?;
     let plan = suite.plan();
     let wanted = args.item.as_deref().unwrap_or_default();
-    let found = plan.groups.iter().find_map(|group| {
-        let item = group.items.iter().find(|item| item.item_id.starts_with(wanted))?;
+    let of_bin = plan.groups.iter().filter(|group| args.bin.is_none_or(|bin| bin == group.bin));
+    let found = of_bin.into_iter().find_map(|group| {
+        let item = group.items.iter().find(|item| {
+            item.item_id.starts_with(wanted) && args.task.as_ref().is_none_or(|task| *task == item.task)
+        })?;
         Some((group, item.item_id.as_str()))
     });
     let Some((group, item_id)) = found else {
         return Err(Failure::NoItem { suite: suite.name, id: wanted.into() });
     };
-    let counter: Arc<dyn TokenCounter> = if args.dry_run {
-        Arc::new(WordTokenizer)
-    } else {
-        let _interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
-        Arc::clone(model::open(&settings::model(&args.model, config))?.tokenizer()) as _
-    };
-    let item = generate(&suite, group, item_id, counter.as_ref())?;
+    let item = generate(&suite, group, item_id, counter)?;
     if args.json {
         output::print_json(&item)?;
         return Ok(Exit::Success);
     }
-    if args.item.is_none() {
+    if args.item.is_none() && args.task.is_none() && args.bin.is_none() {
         output::print(&contents(&suite))?;
     }
-    output::print(&rendered(&item))?;
+    output::print(&shown_item::rendered(&item, tokenizer, counter)?)?;
     Ok(Exit::Success)
 }
 
@@ -132,16 +143,4 @@ fn contents(suite: &Suite) -> String {
         rows.add_row(row);
     }
     format!("{}: {}\n{}\n", suite.name, suite.description, table::finished(rows))
-}
-
-fn rendered(item: &Item) -> String {
-    let mut text = format!("item {}\ntask {}, bin {}, slot {} %", item.item_id, item.task, item.bin, item.slot_percent);
-    if let Some(depth) = item.depth_percent {
-        text += &format!(", needle at {depth:.1} %");
-    }
-    text += &format!("\nprompt {} tokens, answer at most {}\n", item.prompt_tokens, item.max_output_tokens);
-    for message in &item.messages {
-        text += &format!("\n--- {}\n{}\n", message.role.name(), message.content);
-    }
-    text + &format!("\n--- expected ({})\n{}\n", item.scorer, item.expected.answer)
 }

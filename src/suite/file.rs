@@ -64,6 +64,7 @@ struct SuiteFile {
     /// Seeds every item. Default 0.
     seed: Option<u64>,
     /// Language of the items. Default `en`.
+    #[serde(default)]
     #[schemars(schema_with = "languages")]
     language: Option<Language>,
     /// Context lengths.
@@ -105,9 +106,11 @@ struct TaskFile {
     /// Bins it is asked in. Default all.
     bins: Option<Vec<Length>>,
     /// Items per bin, once for all bins or bin by bin. Default the bin's `samples`; of `custom` the whole file.
+    #[serde(default)]
     #[schemars(schema_with = "count_by_bin")]
     samples: Option<PerBin<u32>>,
     /// Judges instead of the task's own scorer.
+    #[serde(default)]
     #[schemars(schema_with = "scorer_names")]
     scorer: Option<String>,
     /// Asks every item again in other words, to see how far an arm drifts from itself. Default false.

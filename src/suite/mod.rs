@@ -26,8 +26,15 @@ pub use crate::tasks::TaskGroup;
 use crate::tasks::{self, UserText};
 
 /// The suites that are part of the binary: name and file.
-pub static BUILTIN: &[(&str, &str)] =
-    &[("quick", include_str!("../../suites/quick.toml")), ("smoke", include_str!("../../suites/smoke.toml"))];
+pub static BUILTIN: &[(&str, &str)] = &[
+    ("lite", include_str!("../../suites/lite.toml")),
+    ("long", include_str!("../../suites/long.toml")),
+    ("nightly", include_str!("../../suites/nightly.toml")),
+    ("quick", include_str!("../../suites/quick.toml")),
+    ("ruler-compat", include_str!("../../suites/ruler-compat.toml")),
+    ("smoke", include_str!("../../suites/smoke.toml")),
+    ("zh", include_str!("../../suites/zh.toml")),
+];
 
 /// A validated suite.
 #[derive(Clone, Debug, PartialEq, Serialize)]

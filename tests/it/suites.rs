@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use kvgauge::hint::Hint;
 use kvgauge::rng::hash_name;
 use kvgauge::sample::{Bin, Item};
-use kvgauge::suite::{BUILTIN, CellPolicy, Suite, SuiteError};
+use kvgauge::suite::{BUILTIN, CellPolicy, GroupSpec, Suite, SuiteError, TaskGroup};
+use kvgauge::tasks::{Ground, TASKS};
 use kvgauge::tokenizer::{TokenCounter, Tokenizer, WordTokenizer};
 
 use crate::smollm2;
@@ -15,15 +16,27 @@ static SMOLLM2: LazyLock<Tokenizer> = LazyLock::new(|| smollm2::tokenizer(None))
 static LLAMA_CUT: LazyLock<Tokenizer> = LazyLock::new(|| smollm2::tokenizer(Some("llama-bpe")));
 
 fn items(suite: &Suite, counter: &dyn TokenCounter) -> Vec<Item> {
-    suite.plan().groups.iter().flat_map(|group| suite.generate(group, counter).expect("fits its bin")).collect()
+    items_of(suite, &suite.plan().groups, counter)
+}
+
+fn items_of(suite: &Suite, groups: &[GroupSpec], counter: &dyn TokenCounter) -> Vec<Item> {
+    let of_group = |group: &GroupSpec| {
+        let name = &suite.name;
+        suite.generate(group, counter).unwrap_or_else(|error| panic!("{name}, {}: {error}", group.items[0].task))
+    };
+    groups.iter().flat_map(of_group).collect()
 }
 
 fn check_items(suite: &Suite, counter: &dyn TokenCounter) {
     let items = items(suite, counter);
     assert_eq!(items.len(), suite.plan().item_count());
+    check_budgets(suite, &items, counter);
+}
+
+fn check_budgets(suite: &Suite, items: &[Item], counter: &dyn TokenCounter) {
     let mut longest: BTreeMap<&str, (Bin, u32)> = BTreeMap::new();
     let mut prefixes: BTreeMap<&str, &str> = BTreeMap::new();
-    for item in &items {
+    for item in items {
         let plan = suite.bins.iter().find(|plan| plan.bin == item.bin).expect("a planned bin");
         let messages: Vec<(&str, &str)> =
             item.messages.iter().map(|message| (message.role.name(), message.content.as_str())).collect();
@@ -33,9 +46,11 @@ fn check_items(suite: &Suite, counter: &dyn TokenCounter) {
         assert!(counter.count(&item.expected.answer) < item.max_output_tokens as usize);
         let fill = longest.entry(&item.haystack_id).or_insert((item.bin, 0));
         fill.1 = fill.1.max(item.prompt_tokens);
-        let prefix = messages[0].1.rsplit_once("\n\nQuestion: ").expect("a question").0;
+        let marks = ["\n\nQuestion: ", "\n\n问题："];
+        let prefix = marks.iter().find_map(|mark| messages[0].1.rsplit_once(mark)).expect("a question").0;
         assert_eq!(*prefixes.entry(&item.haystack_id).or_insert(prefix), prefix);
-        assert!(item.excerpt.len() < 4000 && !item.excerpt.is_empty());
+        let excerpt = item.excerpt.len();
+        assert!(excerpt < 4000 && excerpt > 0, "{} in {}: excerpt of {excerpt} bytes", item.task, item.bin);
     }
     for (bin, tokens) in longest.values() {
         let budget =
@@ -48,14 +63,59 @@ fn check_items(suite: &Suite, counter: &dyn TokenCounter) {
     assert!(ids.iter().all(|id| id.len() == 32));
 }
 
+/// The default profiles whole, on several tokenizers.
 #[test]
-fn every_built_in_suite_generates_within_its_budgets_on_real_and_counted_tokens() {
-    for (name, _) in BUILTIN {
+fn quick_suites_generate_within_their_budgets_on_real_and_counted_tokens() {
+    for name in ["quick", "smoke"] {
         let suite = Suite::builtin(name).unwrap();
-        assert_eq!(suite.name, *name);
         check_items(&suite, &*SMOLLM2);
         check_items(&suite, &*LLAMA_CUT);
         check_items(&suite, &WordTokenizer);
+    }
+}
+
+/// The others have thousands of items: of every bin the first text of each task, and the last text.
+#[test]
+fn every_built_in_suite_generates_within_its_budgets() {
+    for (name, _) in BUILTIN {
+        let suite = Suite::builtin(name).unwrap();
+        assert_eq!(suite.name, *name);
+        let groups = suite.plan().groups;
+        let mut seen: HashSet<(Bin, &str)> = HashSet::new();
+        let mut chosen: Vec<GroupSpec> = groups
+            .iter()
+            .filter(|group| group.items.iter().filter(|item| seen.insert((group.bin, &item.task))).count() > 0)
+            .cloned()
+            .collect();
+        chosen.extend(groups.last().filter(|last| !chosen.contains(last)).cloned());
+        check_budgets(&suite, &items_of(&suite, &chosen, &*SMOLLM2), &*SMOLLM2);
+    }
+}
+
+#[test]
+fn the_profiles_ask_what_their_names_say() {
+    let generated: Vec<&str> = TASKS.iter().filter(|task| task.ground != Ground::Given).map(|task| task.id).collect();
+    for name in ["nightly", "zh"] {
+        let suite = Suite::builtin(name).unwrap();
+        for task in &generated {
+            let plan = suite.tasks.iter().find(|plan| plan.task == *task);
+            assert!(plan.is_some_and(|plan| plan.bins.len() == suite.bins.len()), "{name} does not ask {task}");
+        }
+    }
+    for name in ["nightly", "lite", "long", "zh"] {
+        let suite = Suite::builtin(name).unwrap();
+        let mut pairs: BTreeMap<(Bin, &str), (usize, HashSet<String>)> = BTreeMap::new();
+        for group in suite.plan().groups {
+            for item in &group.items {
+                let cell = pairs.entry((group.bin, TaskGroup::of_task(&item.task).name())).or_default();
+                cell.0 += 1;
+                cell.1.insert(group.haystack_id.clone());
+            }
+        }
+        for (cell, (pairs, texts)) in pairs {
+            assert!(pairs >= suite.gate.min_pairs as usize, "{name}, {cell:?}: {pairs} pairs");
+            assert!(texts.len() >= suite.gate.min_haystacks as usize, "{name}, {cell:?}: {} texts", texts.len());
+        }
     }
 }
 
@@ -64,7 +124,7 @@ fn items_are_the_same_bytes_for_ever() {
     let suite = Suite::builtin("smoke").unwrap();
     let text = serde_json::to_string(&items(&suite, &*SMOLLM2)).unwrap();
     // A change of this value means other items: then count up the generator's version.
-    let expected = "7e2c5f0ac0fdc1fd";
+    let expected = "dc378fdbff7c43d6";
     assert_eq!(&hash_name(&[&text]).to_hex()[..16], expected);
 }
 

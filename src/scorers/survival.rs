@@ -121,9 +121,9 @@ impl Walk {
                 }
                 None => (walk.order.len() + walk.extra.len() + 1, value_of(line)),
             };
-            let is_again = walk.given.contains_key(&number) || (!has_numbers && last == value);
             let is_meant = gold.get(number.wrapping_sub(1)).is_some_and(|gold| says(&value, gold));
-            if is_again && !(is_meant && !walk.given.contains_key(&number)) {
+            let is_last_again = !has_numbers && last == value && !is_meant;
+            if walk.given.contains_key(&number) || is_last_again {
                 walk.repeated.push(seen(line));
             } else if number == 0 || number > gold.len() {
                 walk.extra.push(seen(line));

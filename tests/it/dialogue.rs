@@ -120,7 +120,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 fn complete(target: &Embedded, items: &[Item]) -> Vec<Result<Completion, TargetError>> {
-    runtime().block_on(target.complete(items.to_vec(), &watch()))
+    runtime().block_on(async { target.complete(items.to_vec(), &watch()).await })
 }
 
 /// The engine driven by hand.

@@ -275,10 +275,10 @@ fn default_run_dir(measurement: &Measurement, suite: &Suite, plan: &Plan, source
 /// arms, which the records name themselves, and without threads, which change nothing.
 fn options(measurement: &Measurement) -> String {
     let Measurement { model, suite, dry_run, damage, .. } = measurement;
-    let mut text = format!("--suite {}", suite.name);
+    let mut text = format!("--suite {}", quoted(&suite.name));
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            write!(text, " --{name} {value}").expect("writing to a String does not fail");
+            write!(text, " --{name} {}", quoted(&value)).expect("writing to a String does not fail");
         }
     };
     let joined = |bins: &Vec<Bin>| bins.iter().map(Bin::to_string).collect::<Vec<_>>().join(",");
@@ -289,7 +289,7 @@ fn options(measurement: &Measurement) -> String {
     if *dry_run {
         text += " --dry-run";
         if !damage.is_empty() {
-            write!(text, " --damage {}", damage.join(",")).expect("writing to a String does not fail");
+            write!(text, " --damage {}", quoted(&damage.join(","))).expect("writing to a String does not fail");
         }
         return text;
     }
@@ -304,13 +304,32 @@ fn options(measurement: &Measurement) -> String {
     text
 }
 
-/// The command that makes a comparison again, from what its records say. A calibration file is named by its hash, as the
-/// record does not know where it lay.
+/// The commands that make a comparison again, from what its records say: one for each set of settings, because a setting
+/// holds for all candidates of a command. A calibration file is named by its hash, as the record does not know where it lay.
 pub(crate) fn reproduce(environment: &BTreeMap<String, String>, baseline: &Arm, candidates: &[&Arm]) -> String {
+    let mut groups: Vec<(BTreeMap<&str, &str>, Vec<&Arm>)> = Vec::new();
+    for arm in candidates {
+        let settings: BTreeMap<&str, &str> = arm
+            .settings
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .filter(|(key, _)| *key != "concurrency")
+            .collect();
+        match groups.iter_mut().find(|(known, _)| *known == settings) {
+            Some((_, arms)) => arms.push(arm),
+            None => groups.push((settings, vec![arm])),
+        }
+    }
     let options = environment.get(OPTIONS_KEY).map_or("", String::as_str);
+    let commands: Vec<String> =
+        groups.iter().map(|(settings, arms)| command(options, baseline, settings, arms)).collect();
+    commands.join("\n")
+}
+
+fn command(options: &str, baseline: &Arm, settings: &BTreeMap<&str, &str>, candidates: &[&Arm]) -> String {
     let mut text = format!("kvgauge check {options}");
     let mut add = |name: &str, value: &str| {
-        write!(text, " --{name} {value}").expect("writing to a String does not fail");
+        write!(text, " --{name} {}", quoted(value)).expect("writing to a String does not fail");
     };
     if baseline.kv_cache_dtype != crate::settings::DEFAULT_BASELINE {
         add("baseline", &baseline.kv_cache_dtype);
@@ -325,8 +344,6 @@ pub(crate) fn reproduce(environment: &BTreeMap<String, String>, baseline: &Arm, 
     if levels != [1] {
         add("concurrency", &levels.iter().map(usize::to_string).collect::<Vec<_>>().join(","));
     }
-    let settings: BTreeMap<&String, &String> =
-        candidates.iter().flat_map(|arm| &arm.settings).filter(|(key, _)| *key != "concurrency").collect();
     for (key, value) in settings {
         add(&key.replace('_', "-"), value);
     }
@@ -341,4 +358,52 @@ pub(crate) fn reproduce(environment: &BTreeMap<String, String>, baseline: &Arm, 
     specs.retain(|spec| known.insert(spec.clone()));
     add("kv-cache-dtype", &specs.join(","));
     text
+}
+
+/// A value as a shell takes it: in single quotes where it holds anything that a shell may read.
+fn quoted(value: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:=@/+%".contains(c);
+    if !value.is_empty() && value.chars().all(is_plain) {
+        return value.to_owned();
+    }
+    format!("'{}'", value.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_is_made_again_by_one_command_for_each_set_of_settings() {
+        let environment = BTreeMap::from([(OPTIONS_KEY.to_owned(), "--suite quick".to_owned())]);
+        let with = |dtype: &str, key: &str, value: &str| {
+            let mut arm = Arm::candidate(dtype);
+            arm.settings.insert(key.into(), value.into());
+            arm
+        };
+        let arms = [
+            Arm::candidate("fp8"),
+            with("int8_per_token_head", "kv_fault", "k_noise=0"),
+            Arm::candidate("fp8_e5m2"),
+            with("fp8", "kv_cache_dtype_skip_layers", "0"),
+        ];
+        let text = reproduce(&environment, &Arm::baseline("bfloat16"), &arms.iter().collect::<Vec<_>>());
+        assert_eq!(
+            text.lines().collect::<Vec<_>>(),
+            [
+                "kvgauge check --suite quick --kv-cache-dtype fp8,fp8_e5m2",
+                "kvgauge check --suite quick --kv-fault k_noise=0 --kv-cache-dtype int8_per_token_head",
+                "kvgauge check --suite quick --kv-cache-dtype-skip-layers 0 --kv-cache-dtype fp8",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_a_shell_would_read_is_quoted() {
+        assert_eq!(quoted("fp8@FLASH_ATTN,k_noise=-3.5"), "fp8@FLASH_ATTN,k_noise=-3.5");
+        assert_eq!(
+            (quoted("a b").as_str(), quoted("it's").as_str(), quoted("").as_str()),
+            ("'a b'", "'it'\\''s'", "''")
+        );
+    }
 }

@@ -234,7 +234,10 @@ pub(crate) mod tests {
             truncated: false,
             error: None,
             attempt: 1,
-            variant_of: None,
+            variant_of: Some(crate::sample::VariantOf {
+                item_id: "o".into(),
+                perturbation: crate::sample::Perturbation::Typos,
+            }),
         }
     }
 

@@ -52,7 +52,7 @@ fn check_budgets(suite: &Suite, items: &[Item], counter: &dyn TokenCounter) {
         assert_eq!(*prefixes.entry(&item.haystack_id).or_insert(prefix), prefix);
         let excerpt = item.excerpt.len();
         // 200 tokens on each side of the needle, which is a passage of up to 600.
-        assert!(excerpt < 8000 && excerpt > 0, "{} in {}: excerpt of {excerpt} bytes", item.task, item.bin);
+        assert!(excerpt < 6000 && excerpt > 0, "{} in {}: excerpt of {excerpt} bytes", item.task, item.bin);
     }
     for (bin, tokens) in longest.values() {
         let budget =

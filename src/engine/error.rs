@@ -125,6 +125,13 @@ impl EngineError {
             Self::Model(WeightsError::NotAModel { .. } | WeightsError::Io { .. }) => {
                 "give a .gguf file, or a folder with config.json and model.safetensors"
             }
+            Self::Model(WeightsError::Config { source: ConfigError::Unsupported { .. }, .. }) => {
+                "the files are whole, but this engine does not build such a model: use another one"
+            }
+            Self::Model(WeightsError::Config { .. }) => {
+                "compare the description with the one the model was published with"
+            }
+            Self::Model(_) => "the file may be damaged or incomplete: fetch it again",
             Self::Attention(error) => return error.hints(),
             Self::Kernel(_) => "leave the kernel out to take the best one of this machine",
             Self::KvOption(KvOptionError::NoWindow { .. }) => "this model has no sliding-window layers: name indices",

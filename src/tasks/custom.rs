@@ -248,6 +248,7 @@ const KEYS: &[&str] = &[
 
 /// Every key that some format knows; what is left over decides whether the line is ours.
 #[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
 struct RawLine {
     id: Option<Value>,
     prompt: Option<String>,
@@ -512,9 +513,9 @@ mod tests {
     fn what_is_wrong_is_said_and_what_was_meant() {
         let cases = [
             ("", "column 0: EOF while parsing a value", ""),
-            ("{\"prompt\": \"x\",}", "column 15: trailing comma", ""),
+            ("{\"prompt\": \"x\",}", "column 16: trailing comma", ""),
             ("{\"prompt\": 7}", "column 12: invalid type: integer `7`, expected a string", ""),
-            ("[1]", "column 2: invalid", ""),
+            ("[1]", "invalid type: sequence, expected a JSON object", ""),
             (r#"{"prompt": "x", "expcted": "y"}"#, "unknown key `expcted`", "did you mean `expected`?"),
             (r#"{"promt": "x"}"#, "none of `prompt`", "did you mean `prompt`?"),
             (r#"{"question": "x"}"#, "none of `prompt`", "a line has"),

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::params::{ParamError, PerBin, parse};
 use super::planting::{Planted, Planting, Wordings};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
-use crate::sample::{Expected, Gold};
+use crate::sample::{Expected, Gold, Language};
 
 /// The registry's entry.
 pub(super) const TASK: Task = Task {
@@ -23,7 +23,8 @@ pub(super) const TASK: Task = Task {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Params {
-    /// The three codes occur 6, 4 and 2 times this number, others once, or also twice from 2 on.
+    /// The three codes occur 6, 4 and 2 times this number, others once, or also twice from 2 on. (In Chinese below 2K: 4, 2
+    /// and 1 times where there are no others.)
     scale: Option<PerBin<u32>>,
     /// Other codes.
     other_codes: Option<PerBin<u32>>,
@@ -36,6 +37,12 @@ const OTHER_CODES: [u32; 5] = [1, 3, 6, 12, 20];
 /// How often the three occur, times the scale: each a third less than the one before or still less, and twice as often as
 /// any other code. A short bin holds no more sentences.
 const OCCURRENCES: [usize; 3] = [6, 4, 2];
+
+/// Instead where a Chinese text is short and no other code is named: a sentence takes twice the tokens there.
+const FEW_OCCURRENCES: [usize; 3] = [4, 2, 1];
+
+/// Tokens from which on a Chinese text holds as many sentences as an English one.
+const CHINESE_FROM_TOKENS: u32 = 2048;
 
 /// `{0}` is the code, `{1}` the list.
 const SENTENCES: Wordings = Wordings {
@@ -64,7 +71,13 @@ fn check(params: &toml::Table) -> Result<(), ParamError> {
 fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let params: Params = planting.params()?;
     let scale = PerBin::resolve(params.scale.as_ref(), planting.bin, SCALE);
-    let other_codes = PerBin::resolve(params.other_codes.as_ref(), planting.bin, OTHER_CODES);
+    let is_short = planting.language == Language::Zh && planting.bin.tokens() < CHINESE_FROM_TOKENS;
+    let mut defaults = OTHER_CODES;
+    if is_short {
+        defaults[0] = 0;
+    }
+    let other_codes = PerBin::resolve(params.other_codes.as_ref(), planting.bin, defaults);
+    let occurrences = if is_short && other_codes == 0 { FEW_OCCURRENCES } else { OCCURRENCES };
     let label = planting.fresh_label()?;
     let mut codes = Vec::with_capacity(OCCURRENCES.len() + other_codes);
     for _ in 0..OCCURRENCES.len() + other_codes {
@@ -72,7 +85,7 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     }
     let mut named: Vec<usize> = Vec::new();
     for code in 0..codes.len() {
-        let times = OCCURRENCES.get(code).map(|times| times * scale);
+        let times = occurrences.get(code).map(|times| times * scale);
         named.extend(std::iter::repeat_n(code, times.unwrap_or_else(|| 1 + planting.rng.below(scale.min(2)))));
     }
     planting.rng.shuffle(&mut named);

@@ -5,6 +5,7 @@
 
 use serde::Deserialize;
 
+use super::needle::{NAMES, SENTENCES};
 use super::params::{ParamError, PerBin, ValueKind, parse};
 use super::planting::{Planted, Planting, Wordings};
 use super::{Depth, Ground, Task, TaskError, TaskGroup};
@@ -37,15 +38,6 @@ const TURNS: [u32; 5] = [2, 3, 4, 6, 8];
 
 /// Every turn whose number is a multiple of this asks again.
 const REPEAT_EVERY: usize = 3;
-
-/// What the values are called; `{0}` is the noun.
-const NAMES: Wordings = Wordings {
-    en: &["special {0}", "secret {0}", "ticket {0}", "serial {0}"],
-    zh: &["专用{0}", "内部{0}", "登记{0}", "特别{0}"],
-};
-
-/// What stands in the text; `{0}` is the name, `{1}` the key, `{2}` the value.
-const FACTS: Wordings = Wordings { en: &["The {0} for the {1} is {2}."], zh: &["{1}的{0}是{2}。"] };
 
 /// The first question; `{0}` is the name, `{1}` the key, `{2}` the noun.
 const FIRST: Wordings = Wordings {
@@ -93,7 +85,7 @@ fn plant(planting: &mut Planting<'_>) -> Result<Planted, TaskError> {
     let mut plants = Vec::with_capacity(count);
     for (number, (fact, step)) in facts.iter().zip(steps).enumerate() {
         let place = if step == 0 { planting.slot } else { (planting.slot + step as f64 / count as f64) % 1.0 };
-        let sentence = planting.say(&FACTS, &[&name, &fact.key, &fact.value]);
+        let sentence = planting.say(&SENTENCES, &[&name, &fact.key, &fact.value]);
         plants.push(planting.plant(number, place, &sentence, Some(fact.clone())));
     }
     let question = planting.ask(&FIRST, &[&name, &facts[0].key, noun]);

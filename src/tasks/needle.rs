@@ -28,13 +28,13 @@ struct Params {
 }
 
 /// What the value is called, in needle and question; `{0}` is its noun.
-const NAMES: Wordings = Wordings {
+pub(super) const NAMES: Wordings = Wordings {
     en: &["special {0}", "secret {0}", "ticket {0}", "serial {0}"],
     zh: &["特别{0}", "秘密{0}", "登记{0}", "备用{0}"],
 };
 
 /// `{0}` is the name with its noun, `{1}` the key, `{2}` the value.
-const SENTENCES: Wordings = Wordings { en: &["The {0} for the {1} is {2}."], zh: &["{1}的{0}是{2}。"] };
+pub(super) const SENTENCES: Wordings = Wordings { en: &["The {0} for the {1} is {2}."], zh: &["{1}的{0}是{2}。"] };
 
 /// Questions; `{0}` is the name with its noun, `{1}` the key, `{2}` the noun. Plain on purpose: asked what "the text gives",
 /// small models deny half the time that there is such a number, and the cell has nothing left to lose.

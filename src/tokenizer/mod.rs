@@ -49,7 +49,8 @@ pub trait TokenCounter: Send + Sync {
     /// Tokens of the rendered chat prompt (BOS, template and generation prompt included); `messages` are `(role, content)`.
     fn count_chat(&self, messages: &[(&str, &str)]) -> usize;
 
-    /// Hash of everything that decides the counts: vocabulary, merges, pre-tokenizer, chat template.
+    /// Hash of everything that decides counts and where an answer ends: vocabulary, merges, pre-tokenizer, chat template, BOS
+    /// and the tokens that end an answer.
     fn fingerprint(&self) -> String;
 
     /// `count(text)`, remembered: for fragments that come back thousands of times while items are generated.

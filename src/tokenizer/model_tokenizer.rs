@@ -241,11 +241,20 @@ impl TokenCounter for Tokenizer {
     }
 
     fn fingerprint(&self) -> String {
+        let eos_ids: Vec<String> = self.eos_ids.iter().map(u32::to_string).collect();
+        let parts = [
+            self.vocab_hash.as_str(),
+            self.template_hash().unwrap_or("no template"),
+            if self.adds_bos { "adds BOS" } else { "no BOS" },
+            self.bos.as_ref().map_or("", |bos| &bos.text),
+            &self.eos_text,
+            &eos_ids.join(" "),
+        ];
         let mut hasher = blake3::Hasher::new();
-        hasher.update(self.vocab_hash.as_bytes());
-        hasher.update(self.template_hash().unwrap_or("no template").as_bytes());
-        hasher.update(&[u8::from(self.adds_bos)]);
-        hasher.update(self.bos.as_ref().map_or("", |bos| &bos.text).as_bytes());
+        for part in parts {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
         hasher.finalize().to_hex().to_string()
     }
 

@@ -297,11 +297,12 @@ fn formats_of_other_versions_follow_the_rules() {
     with("\"major\": 1", "\"major\": 2");
     assert!(matches!(Record::read(dir.path()), Err(RecordError::Format { appending: false, .. })));
 
-    with("\"minor\": 1\n  },", "\"minor\": 9\n  },\n  \"later_field\": [1],");
+    let minor = format!("\"minor\": {}\n  }},", FORMAT.minor);
+    with(&minor, "\"minor\": 9\n  },\n  \"later_field\": [1],");
     assert_eq!(Record::read(dir.path()).unwrap().samples.len(), 5, "a newer minor is read");
     assert!(matches!(open_error(dir.path(), &manifest(5)), RecordError::Format { appending: true, .. }));
 
-    with("\"minor\": 1\n  },", "\"minor\": 1\n  },\n  \"later_field\": [1],");
+    with(&minor, &format!("{minor}\n  \"later_field\": [1],"));
     assert!(matches!(Record::read(dir.path()), Err(RecordError::Malformed { .. })), "own version: strict");
 
     with("\"seed\": \"7\"", "\"seed\": \"8\"");

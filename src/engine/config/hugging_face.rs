@@ -184,8 +184,19 @@ impl HfConfig {
     /// Angles of layers that see everything, and of those with a window where these have their own.
     fn ropes(&self, family: Family, trained_context: usize) -> Result<(RopeBase, Option<RopeBase>), ConfigError> {
         let none = RopeParameters::default();
+        // A converter writes the same facts under the older and the newer name. Software disagrees on which of two that
+        // differ holds, so neither does.
+        if let (Some(parameters), Some(scaling)) = (&self.rope_parameters, &self.rope_scaling)
+            && parameters.global().scaling(trained_context)? != scaling.global().scaling(trained_context)?
+        {
+            return Err(ConfigError::Invalid {
+                key: "rope_scaling".into(),
+                found: "given beside `rope_parameters`".into(),
+                problem: "the two ask for different RoPE scalings".into(),
+            });
+        }
         let given = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref()).unwrap_or(&none);
-        let global = given.full_attention.as_deref().unwrap_or(given);
+        let global = given.global();
         let default_theta = match family {
             Family::Gemma3 => 1e6,
             Family::SmolLm3 => 2e6,
@@ -317,6 +328,12 @@ mod tests {
         assert_eq!(older, newer);
         assert_eq!((older.rope_theta, older.rope_scaling), (5e5, RopeScaling::Linear { factor: 4.0 }));
         assert_eq!(read(json!({"rope_scaling": null})).unwrap().rope_scaling, RopeScaling::Default);
+        let both = |factor: f64| {
+            read(json!({"rope_scaling": {"type": "linear", "factor": 4.0},
+                "rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": factor}}))
+        };
+        assert_eq!(both(4.0).unwrap(), newer);
+        assert!(both(8.0).unwrap_err().to_string().contains("beside `rope_parameters`"));
         let ntk = read(json!({"rope_scaling": {"rope_type": "ntk", "factor": 2}})).unwrap();
         assert_eq!(ntk.rope_scaling, RopeScaling::Ntk { factor: 2.0 });
     }

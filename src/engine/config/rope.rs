@@ -196,6 +196,11 @@ pub(in crate::engine::config) struct RopeParameters {
 }
 
 impl RopeParameters {
+    /// Those of the layers that attend to everything, where windowed layers have their own.
+    pub(super) fn global(&self) -> &Self {
+        self.full_attention.as_deref().unwrap_or(self)
+    }
+
     /// The scaling; `trained_context` stands in where no original context is given.
     pub(in crate::engine::config) fn scaling(&self, trained_context: usize) -> Result<RopeScaling, ConfigError> {
         if let Some(share) = self.partial_rotary_factor.filter(|share| *share != 1.0) {

@@ -268,12 +268,11 @@ impl<'m> Group<'m> {
                 engine.release(question.sequence);
                 let place = question.place;
                 self.answers[place] = Some(Ok(question.completion()));
-            } else {
-                if let Err(error) = self.next_turn(engine, at, &ended) {
-                    return self.fail(engine, &error);
-                }
-                at += 1;
+            } else if let Err(error) = self.next_turn(engine, at, &ended) {
+                return self.fail(engine, &error);
             }
+            // Behind a turn that was read the first token of its answer is already chosen: it is taken in the next round of
+            // this loop, before anything is decoded.
         }
         let _ = self.job.events.send(TargetEvent::Decode { tokens: self.tokens });
     }

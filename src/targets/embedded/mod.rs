@@ -155,7 +155,6 @@ fn gguf_vocab(metadata: &GgufMetadata) -> GgufVocab {
 /// Advice on the engine's errors stands here because the engine knows no flags.
 fn engine_hints(error: &EngineError) -> Vec<String> {
     match error {
-        EngineError::Model(_) => vec!["the file may be damaged or incomplete: fetch it again".into()],
         EngineError::Dtype(_) => vec!["`kvgauge list dtypes` shows what this engine stores".into()],
         EngineError::Kernel(_) => {
             vec!["`kvgauge list kernels` shows what this machine can run; `auto` takes the best".into()]

@@ -129,15 +129,17 @@ fn path_walk(item: &Item) -> Vec<String> {
     } else {
         [r"从([^。，]+?)出发的小路通向([^。，]+?)。", r"离开([^。，]+?)以后，小路通向([^。，]+?)。"]
     };
-    let mut ways: BTreeMap<String, String> = BTreeMap::new();
+    let mut ways: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for pattern in patterns {
         for found in Regex::new(pattern).expect("a valid pattern").captures_iter(text) {
-            assert!(ways.insert(found[1].to_owned(), found[2].to_owned()).is_none(), "two ways on: {}", &found[0]);
+            ways.entry(found[1].to_owned()).or_default().push(found[2].to_owned());
         }
     }
     let mut lines = Vec::new();
     for step in 1..=hops {
-        place = ways.get(&place).unwrap_or_else(|| panic!("no way on from {place}")).clone();
+        // The filler has ways of its own; from a place of the walk there is one.
+        let [next] = ways.get(&place).map_or(&[][..], Vec::as_slice) else { panic!("not one way on from {place}") };
+        place.clone_from(next);
         lines.push(format!("{step}: {place}"));
     }
     vec![lines.join("\n")]

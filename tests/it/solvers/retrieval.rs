@@ -58,15 +58,21 @@ fn lookalike(item: &Item) -> Vec<String> {
     vec![all(item, &pattern, &pattern, "")[0][0].clone()]
 }
 
-/// Wrong digits, but of the same number: nothing else is near.
+/// As many digits, all of them wrong, and not to be had from the right ones by a few changes.
 fn other_value(value: &str) -> String {
-    let turned = |c: char| match c {
-        '0'..='4' => char::from(c as u8 + 5),
-        '5'..='9' => char::from(c as u8 - 5),
-        'a'..='f' => '0',
-        other => other,
+    let turned = |by: u32| -> String {
+        let turn = |c: char| match c.to_digit(10) {
+            Some(digit) => char::from_digit((digit + by) % 10, 10).expect("a digit"),
+            None if c.is_ascii_hexdigit() => '0',
+            None => c,
+        };
+        value.chars().map(turn).collect()
     };
-    value.chars().map(turned).collect()
+    // Up to a fifth of the characters, and two in any case, is near.
+    let is_far = |other: &String| strsim::damerau_levenshtein(value, other) > (value.len() / 5).max(2);
+    // A number that began with a zero would be another kind of value.
+    let is_alike = |other: &String| !other.starts_with('0') || value.bytes().any(|byte| byte.is_ascii_alphabetic());
+    (1..10).map(turned).find(|other| is_alike(other) && is_far(other)).expect("one of nine is far")
 }
 
 /// The first two different neighbours change places.
@@ -120,9 +126,10 @@ fn ordered_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
         (FaultKind::Missing, values[..values.len() - 1].join("\n")),
         (FaultKind::OutOfOrder, swapped.join("\n")),
         (FaultKind::Duplicated, with_more(&values[0])),
-        (FaultKind::OtherKey, with_last(&others[0])),
-        (FaultKind::Extra, with_more(&others[0])),
     ];
+    if let Some(other) = others.first() {
+        wrong.extend([(FaultKind::OtherKey, with_last(other)), (FaultKind::Extra, with_more(other))]);
+    }
     wrong.extend([transposed(last)].iter().filter(|it| is_free(it)).map(|it| (FaultKind::NearMiss, with_last(it))));
     wrong.extend([other_value(last)].iter().filter(|it| is_free(it)).map(|it| (FaultKind::WrongValue, with_last(it))));
     one_each(wrong)

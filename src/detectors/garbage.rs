@@ -28,6 +28,12 @@ pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     })
 }
 
+/// Bytes of a character that can be there without its last one.
+const MAX_CUT: usize = 3;
+
+/// Places that are looked at closely before no more are expected: each look may cost the length of the text.
+const MAX_CANDIDATES: usize = 64;
+
 struct Seen {
     severity: f64,
     start: usize,
@@ -43,6 +49,9 @@ fn is_known(reading: &Reading<'_>, piece: &str) -> bool {
 /// Replacement and control characters, private use, invisible characters, piles of accents.
 fn broken_characters(reading: &Reading<'_>) -> Option<Seen> {
     let text = reading.text;
+    // Generation may stop inside a character, whose bytes become a replacement character each.
+    let whole = text.trim_end_matches('\u{fffd}').len();
+    let is_cut = reading.context.hit_limit() && text.len() - whole <= MAX_CUT * '\u{fffd}'.len_utf8();
     let (mut count, mut first, mut last, mut piled) = (0, None, 0, 0);
     let mut named = '\0';
     for (at, c) in text.char_indices() {
@@ -51,13 +60,11 @@ fn broken_characters(reading: &Reading<'_>) -> Option<Seen> {
             continue;
         }
         piled = if matches!(c, '\u{300}'..='\u{36f}' | '\u{489}') { piled + 1 } else { 0 };
-        let is_cut = c == '\u{fffd}' && text[at..].trim_end_matches('\u{fffd}').trim().is_empty() && count == 0;
         let is_broken = piled >= 3
             || matches!(c,
                 '\u{fffd}' | '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{fffb}'
                     | '\u{fffe}'..='\u{ffff}' | '\u{200b}' | '\u{2060}'..='\u{206f}' | '\u{f0000}'..='\u{10ffff}');
-        // Generation may stop inside a character.
-        if !is_broken || (is_cut && reading.context.hit_limit()) {
+        if !is_broken || (is_cut && at >= whole) {
             continue;
         }
         count += 1;
@@ -136,8 +143,10 @@ fn leaked_tokens(reading: &Reading<'_>) -> Option<Seen> {
         })
     };
     let brackets = text.char_indices().filter(|(_, c)| matches!(c, '<' | '[' | '|' | '｜' | '锟' | '烫' | '屯'));
-    for (at, _) in brackets {
-        let Some(leaked) = LEAKED.iter().find(|leaked| text[at..].starts_with(**leaked)) else { continue };
+    let candidates = brackets.filter_map(|(at, _)| {
+        LEAKED.iter().find(|leaked| text[at..].starts_with(**leaked)).map(|leaked| (at, *leaked))
+    });
+    for (at, leaked) in candidates.take(MAX_CANDIDATES) {
         if is_quoted_code(text, at) || !is_token(text, at, leaked) {
             continue;
         }
@@ -207,13 +216,17 @@ fn word_piece_marks(reading: &Reading<'_>) -> Option<Seen> {
 fn mojibake(reading: &Reading<'_>) -> Option<Seen> {
     let text = reading.text;
     let mut found: Option<(usize, usize)> = None;
-    let (mut short, mut weight) = (0, 0);
+    let (mut short, mut weight, mut candidates) = (0, 0, 0);
     let mut chars = text.char_indices();
     while let Some((at, c)) = chars.next() {
         if c < '\u{80}' {
             continue;
         }
         let Some(length) = read_as_latin(&text[at..]) else { continue };
+        candidates += 1;
+        if candidates > MAX_CANDIDATES {
+            break;
+        }
         let end = at + text[at..].chars().take(length).map(char::len_utf8).sum::<usize>();
         if is_known(reading, &text[at..end]) {
             continue;

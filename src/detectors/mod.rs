@@ -234,13 +234,23 @@ mod tests {
         let open = "[(\"".repeat(3_500_000);
         let blank = " ".repeat(10_000_000);
         let one = "a".repeat(10_000_000);
+        let broken = "\u{fffd}".repeat(3_300_000);
+        let quoted = "say `<|im_end|>` or ".repeat(500_000);
+        let struck = "<s>a</s> ".repeat(1_100_000);
+        let latin = "Ã© ".repeat(2_000_000);
         let started = std::time::Instant::now();
         assert_eq!(kinds(&Context::of(&words)), []);
         assert_eq!(kinds(&Context::of(&loops))[0], FindingKind::Repetition);
         assert_eq!(kinds(&Context::of(&open))[0], FindingKind::Repetition);
         assert_eq!(kinds(&Context::of(&blank))[0], FindingKind::Repetition);
         assert_eq!(kinds(&Context::of(&one))[0], FindingKind::Repetition);
-        // Fifty megabytes; quadratic work would take hours, a loaded machine some seconds.
+        let cut = Context { finish_reason: FinishReason::Length, ..Context::of(&broken) };
+        assert_eq!(kinds(&cut)[0], FindingKind::Repetition);
+        for text in [&quoted, &struck, &latin] {
+            let context = Context { expected: &["short"], prompt: Some(text), ..Context::of(text) };
+            assert!(!kinds(&context).is_empty());
+        }
+        // Some eighty megabytes; quadratic work would take hours, a loaded machine some seconds.
         assert!(started.elapsed().as_secs() < 60);
     }
 }

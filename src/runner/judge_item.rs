@@ -75,9 +75,11 @@ fn texts(completion: &Completion) -> impl Iterator<Item = &str> {
 /// answer ended is not known of each.
 fn findings(item: &Item, completion: &Completion) -> Vec<Finding> {
     let expected = std::iter::once(&item.expected).chain(item.follow_ups.iter().map(|turn| &turn.expected));
+    let first = item.messages.last().map_or("", |message| last_paragraph(&message.content));
+    let questions = std::iter::once(first).chain(item.follow_ups.iter().map(|turn| turn.question.as_str()));
     let is_conversation = !item.follow_ups.is_empty();
     let mut findings = Vec::new();
-    for (turn, (text, expected)) in texts(completion).zip(expected).enumerate() {
+    for (turn, ((text, expected), question)) in texts(completion).zip(expected).zip(questions).enumerate() {
         let answers = [expected.answer.as_str()];
         let mut context = detectors::Context {
             output: text,
@@ -85,7 +87,7 @@ fn findings(item: &Item, completion: &Completion) -> Vec<Finding> {
             task: Some(&item.task),
             language: Some(item.language),
             language_code: None,
-            prompt: item.messages.last().map(|message| message.content.as_str()),
+            prompt: Some(question),
             finish_reason: completion.finish_reason,
             output_tokens: Some(completion.output_tokens),
             max_output_tokens: Some(item.max_output_tokens),
@@ -106,6 +108,12 @@ fn findings(item: &Item, completion: &Completion) -> Vec<Finding> {
     // The leading symptom of all turns comes first.
     findings.sort_by_key(|finding| finding.kind);
     findings
+}
+
+/// The question of a prompt, without its text: an answer may well say a sentence of the text again, and a text of 128K tokens
+/// is not to be searched for every answer.
+fn last_paragraph(prompt: &str) -> &str {
+    prompt.trim_end().rsplit("\n\n").next().unwrap_or_default()
 }
 
 /// Everything that is asked, as messages: later questions, and the text the answer is made to begin with.
@@ -155,6 +163,21 @@ fn record(item: &Item, attempt: u32, judged: Judged) -> SampleRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sentence_of_the_text_is_no_echo_and_the_question_is_one() {
+        let sentence = "The special number for the copper lantern in the old mill is 4829173.";
+        let question =
+            "Question: What is the special number for the copper lantern in the old mill? Answer with the number only.";
+        let mut item = Item { max_output_tokens: 64, ..item() };
+        item.messages = vec![Message { role: Role::User, content: format!("Text: {sentence}\n\n{question}") }];
+        let kinds = |text: &str| {
+            let answer = completion(text, FinishReason::Stop);
+            findings(&item, &answer).iter().map(|finding| finding.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(sentence), []);
+        assert_eq!(kinds(question), [crate::sample::FindingKind::PromptEcho]);
+    }
     use crate::sample::{Bin, Expected, FollowUp, Gold, Language, Timing};
 
     fn item() -> Item {

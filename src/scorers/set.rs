@@ -99,7 +99,7 @@ mod tests {
                 ("I do not know.", &[Missing]),
                 ("QXVBN, WJKLM", &[Missing]),
                 ("QXVBN, WJKLM, TZRDF, HGPCS", &[Extra]),
-                ("QXVBN, WJKLM, TZRDF, XXXXX", &[Extra]),
+                ("QXVBN, WJKLM, TZRDF, PLMNB", &[Extra]),
                 ("QXVBN, WJKLM, TZRFD", &[NearMiss]),
                 ("QXVBN, WJKLM, TZRDF, QXVBN", &[Duplicated]),
                 ("QXVBN, HGPCS", &[Extra, Missing]),

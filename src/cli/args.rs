@@ -262,7 +262,7 @@ pub(crate) enum SuiteCommand {
         suites: Vec<String>,
     },
     /// Print one rendered item with its token count
-    Show(ShowArgs),
+    Show(Box<ShowArgs>),
 }
 
 #[derive(Args, Debug)]

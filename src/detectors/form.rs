@@ -147,7 +147,7 @@ pub(super) fn signature(line: &str) -> Option<String> {
     while let Some((at, c)) = chars.next() {
         let next = chars.peek().map_or(' ', |(_, next)| *next);
         let is_joint = before.is_alphanumeric() && next.is_alphanumeric() && "-.'’_/+:".contains(c);
-        let is_joint = is_joint && !(c == ':' && !before.is_ascii_digit());
+        let is_joint = is_joint && (c != ':' || before.is_ascii_digit());
         before = c;
         if c.is_whitespace() {
             // Columns of tab-separated values.

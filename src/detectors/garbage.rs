@@ -55,7 +55,7 @@ fn broken_characters(reading: &Reading<'_>) -> Option<Seen> {
     let (mut count, mut first, mut last, mut piled) = (0, None, 0, 0);
     let mut named = '\0';
     for (at, c) in text.char_indices() {
-        if c < '\u{7f}' && c >= ' ' || matches!(c, '\n' | '\t' | '\r') {
+        if (' '..'\u{7f}').contains(&c) || matches!(c, '\n' | '\t' | '\r') {
             piled = 0;
             continue;
         }
@@ -460,7 +460,7 @@ fn is_odd(word: &str) -> bool {
     let humps = bytes.windows(2).filter(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase()).count();
     let pair_is_odd = |pair: &[u8]| {
         let pair = [pair[0].to_ascii_lowercase(), pair[1].to_ascii_lowercase()];
-        ODD.iter().any(|odd| *odd == pair)
+        ODD.contains(&pair)
     };
     let is_vowel = |byte: &u8| b"aeiouyAEIOUY".contains(byte);
     let longest = bytes.split(is_vowel).map(<[u8]>::len).max().unwrap_or(0);

@@ -224,8 +224,8 @@ impl<'a> UserProse<'a> {
 
     fn is_free(&self, sentence: &str) -> bool {
         let has_digits = || sentence.bytes().any(|byte| byte.is_ascii_digit());
-        !self.words.iter().any(|word| sentence.contains(word))
-            && !(has_digits() && self.numbers.iter().any(|number| sentence.contains(number)))
+        let holds_word = self.words.iter().any(|word| sentence.contains(word));
+        !holds_word && (!has_digits() || !self.numbers.iter().any(|number| sentence.contains(number)))
     }
 }
 

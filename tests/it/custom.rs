@@ -1,5 +1,7 @@
 //! The user's own prompts: three formats, their bins, and everything that can be wrong with a file.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its input has failed")]
+
 use std::fs;
 use std::path::Path;
 

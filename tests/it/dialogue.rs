@@ -267,7 +267,7 @@ fn groups() -> Vec<Vec<Item>> {
     let group = |number: usize| -> Vec<Item> {
         let text = "The lamp stands in the hall. ".repeat(1 + number % 3);
         let question = |index: usize| {
-            let later: &[&str] = if (number + index) % 2 == 0 { &["And then?", "Once more?"] } else { &[] };
+            let later: &[&str] = if (number + index).is_multiple_of(2) { &["And then?", "Once more?"] } else { &[] };
             item(&format!("{number}-{index}"), &format!("{text}What is number {index}?"), later, 6 + 5 * index as u32)
         };
         (0..1 + number % 3).map(question).collect()

@@ -2,7 +2,7 @@
 
 use kvgauge::sample::{Expected, FaultKind, Gold, Item};
 
-use super::{Solver, text_and_question};
+use super::{Solver, Wrong, text_and_question};
 
 pub(super) static SOLVERS: &[Solver] = &[Solver { task: "multi_turn", solve, wrong }];
 
@@ -30,7 +30,7 @@ fn solve(item: &Item) -> Vec<String> {
 }
 
 /// The second turn is the wrong one, so that the first is no alibi.
-fn wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn wrong(item: &Item) -> Vec<Wrong> {
     let right = solve(item);
     let expected: &Expected = &item.follow_ups[0].expected;
     let value = &expected.answer;

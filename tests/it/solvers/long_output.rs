@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvgauge::sample::{FaultKind, Item, Language};
 use regex::Regex;
 
-use super::{Solver, text_and_question};
+use super::{Solver, Wrong, text_and_question};
 
 pub(super) static SOLVERS: &[Solver] = &[
     Solver { task: "enumerate", solve: enumerate, wrong: enumerate_wrong },
@@ -48,7 +48,7 @@ fn enumerate(item: &Item) -> Vec<String> {
     vec![numbered(lines).join("\n")]
 }
 
-fn enumerate_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn enumerate_wrong(item: &Item) -> Vec<Wrong> {
     let lines = lines(item);
     let last = lines.len() - 1;
     let (mut swapped, mut repeated) = (lines.clone(), lines.clone());
@@ -76,7 +76,7 @@ fn verbatim(item: &Item) -> Vec<String> {
     vec![passage.captures(text).expect("the passage")[1].to_owned()]
 }
 
-fn verbatim_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn verbatim_wrong(item: &Item) -> Vec<Wrong> {
     let passage = &item.expected.answer;
     let characters: Vec<char> = passage.chars().collect();
     let half: String = characters[..characters.len() / 2].iter().collect();
@@ -150,7 +150,7 @@ fn lines(item: &Item) -> Vec<String> {
 }
 
 /// Wrong answers of the tasks whose lines are steps.
-fn steps_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn steps_wrong(item: &Item) -> Vec<Wrong> {
     let lines = lines(item);
     let last = lines.len() - 1;
     let (mut swapped, mut repeated, mut slipped) = (lines.clone(), lines.clone(), lines.clone());
@@ -190,7 +190,7 @@ fn repeat_edit(item: &Item) -> Vec<String> {
     vec![changed.collect::<Vec<_>>().join(" ")]
 }
 
-fn repeat_edit_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn repeat_edit_wrong(item: &Item) -> Vec<Wrong> {
     let kvgauge::sample::Gold::Edit { original, edited, place } = &item.expected.gold else {
         panic!("an edit, not {:?}", item.expected.gold)
     };

@@ -9,6 +9,9 @@ mod structure;
 
 use kvgauge::sample::{FaultKind, Item};
 
+/// A way of being wrong, and the answers of all turns that are wrong in it.
+pub(crate) type Wrong = (FaultKind, Vec<String>);
+
 /// How one task is solved.
 pub(crate) struct Solver {
     /// Task id.
@@ -16,7 +19,7 @@ pub(crate) struct Solver {
     /// The answers to the question and its follow-ups, out of the item's messages and follow-up questions alone.
     pub(crate) solve: fn(&Item) -> Vec<String>,
     /// Answers that are wrong in one way each, with the name of that way; they may look at what is expected.
-    pub(crate) wrong: fn(&Item) -> Vec<(FaultKind, Vec<String>)>,
+    pub(crate) wrong: fn(&Item) -> Vec<Wrong>,
 }
 
 /// All solvers, one per task.

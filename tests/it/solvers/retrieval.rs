@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use kvgauge::sample::{FaultKind, Gold, Item, Language};
 use regex::Regex;
 
-use super::{Solver, text_and_question};
+use super::{Solver, Wrong, text_and_question};
 
 pub(super) static SOLVERS: &[Solver] = &[
     Solver { task: "needle", solve: needle, wrong: value_wrong },
@@ -83,7 +83,7 @@ fn transposed(value: &str) -> String {
     chars.into_iter().collect()
 }
 
-fn value_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn value_wrong(item: &Item) -> Vec<Wrong> {
     let Gold::Value { value, distractors } = &item.expected.gold else { panic!("a value") };
     let is_free = |other: &String| distractors.iter().all(|distractor| distractor.value != *other);
     let mut wrong = vec![(FaultKind::Empty, String::new())];
@@ -96,7 +96,7 @@ fn value_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
     one_each(wrong)
 }
 
-fn one_each(wrong: Vec<(FaultKind, String)>) -> Vec<(FaultKind, Vec<String>)> {
+fn one_each(wrong: Vec<(FaultKind, String)>) -> Vec<Wrong> {
     wrong.into_iter().map(|(kind, answer)| (kind, vec![answer])).collect()
 }
 
@@ -114,7 +114,7 @@ fn multivalue(item: &Item) -> Vec<String> {
     vec![values.into_iter().map(|groups| groups[0].clone()).collect::<Vec<_>>().join("\n")]
 }
 
-fn ordered_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn ordered_wrong(item: &Item) -> Vec<Wrong> {
     let Gold::Ordered { values, others } = &item.expected.gold else { panic!("values in order") };
     let with_last = |last: &str| [&values[..values.len() - 1], &[last.to_owned()]].concat().join("\n");
     let with_more = |more: &str| [values.as_slice(), &[more.to_owned()]].concat().join("\n");
@@ -153,7 +153,7 @@ fn multiquery(item: &Item) -> Vec<String> {
     vec![lines.collect::<Vec<_>>().join("\n")]
 }
 
-fn multiquery_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn multiquery_wrong(item: &Item) -> Vec<Wrong> {
     let Gold::Bindings { pairs } = &item.expected.gold else { panic!("pairs") };
     let written = |values: &[String]| -> String {
         let lines = pairs.iter().zip(values).map(|(pair, value)| format!("{}={value}", pair.key));
@@ -199,7 +199,7 @@ fn latest_value(item: &Item) -> Vec<String> {
     vec![update.expect("the update")[1].clone()]
 }
 
-fn latest_value_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn latest_value_wrong(item: &Item) -> Vec<Wrong> {
     let Gold::History { versions, asked } = &item.expected.gold else { panic!("versions") };
     let value = &versions[*asked];
     let mut wrong = vec![
@@ -220,7 +220,7 @@ fn absent(item: &Item) -> Vec<String> {
     vec![value_of(item, name, key).unwrap_or(none)]
 }
 
-fn absent_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn absent_wrong(item: &Item) -> Vec<Wrong> {
     let Gold::Absent { none, present } = &item.expected.gold else { panic!("nothing") };
     let unsure = if item.language == Language::En { "I cannot tell." } else { "我不知道。" };
     one_each(vec![
@@ -246,7 +246,7 @@ fn chain(item: &Item) -> Vec<String> {
     vec![members.join(", ")]
 }
 
-fn chain_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn chain_wrong(item: &Item) -> Vec<Wrong> {
     let Gold::Set { members, decoys } = &item.expected.gold else { panic!("a set") };
     let more = |name: &str| [members.as_slice(), &[name.to_owned()]].concat().join(", ");
     let mut near = members.clone();
@@ -270,7 +270,7 @@ fn relation(item: &Item) -> Vec<String> {
     vec![towns.last().expect("a journey")[0].clone()]
 }
 
-fn relation_wrong(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn relation_wrong(item: &Item) -> Vec<Wrong> {
     let Gold::Label { label, others } = &item.expected.gold else { panic!("a label") };
     let unsure = if item.language == Language::En { "I cannot tell." } else { "我不知道。" };
     one_each(vec![

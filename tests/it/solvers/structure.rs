@@ -4,7 +4,7 @@ use kvgauge::sample::{FaultKind, FormatRule, Gold, Item, Language};
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
-use super::{Solver, text_and_question};
+use super::{Solver, Wrong, text_and_question};
 
 pub(super) static SOLVERS: &[Solver] = &[
     Solver { task: "json_extract", solve: extract_records, wrong: wrong_records },
@@ -39,7 +39,7 @@ fn typed(text: &str, kind: &str) -> Value {
 }
 
 /// What is wrong in one way each, single answers.
-fn single(answers: Vec<(FaultKind, String)>) -> Vec<(FaultKind, Vec<String>)> {
+fn single(answers: Vec<(FaultKind, String)>) -> Vec<Wrong> {
     answers.into_iter().map(|(kind, answer)| (kind, vec![answer])).collect()
 }
 
@@ -82,7 +82,7 @@ fn extract_records(item: &Item) -> Vec<String> {
 
 type Records = Vec<Map<String, Value>>;
 
-fn wrong_records(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn wrong_records(item: &Item) -> Vec<Wrong> {
     let Gold::Records { records, fields } = &item.expected.gold else { panic!("records") };
     let write = |records: &[Map<String, Value>]| serde_json::to_string(records).expect("JSON");
     let number = &fields.iter().find(|(_, kind)| kind == "integer").expect("a number").0;
@@ -180,7 +180,7 @@ fn call_tool(item: &Item) -> Vec<String> {
     calls
 }
 
-fn wrong_calls(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn wrong_calls(item: &Item) -> Vec<Wrong> {
     let Gold::ToolCall { name, arguments, tools } = &item.expected.gold else { panic!("a call") };
     let spec = tools.iter().find(|tool| tool.name == *name).expect("the tool is on offer");
     let other = &tools.iter().find(|tool| tool.name != *name).expect("a choice").name;
@@ -242,7 +242,7 @@ fn convert_table(item: &Item) -> Vec<String> {
     vec![rows.join("\n")]
 }
 
-fn wrong_rows(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn wrong_rows(item: &Item) -> Vec<Wrong> {
     let Gold::Table { columns, rows } = &item.expected.gold else { panic!("a table") };
     let number = rows[0].iter().position(Value::is_i64).expect("a column of numbers");
     let write = |rows: &[Vec<Value>]| {
@@ -359,7 +359,7 @@ fn in_form(values: &[String], rules: &[FormatRule]) -> String {
     text.join("\n")
 }
 
-fn wrong_forms(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn wrong_forms(item: &Item) -> Vec<Wrong> {
     let Gold::Rules { values, rules } = &item.expected.gold else { panic!("rules") };
     let with = |change: &dyn Fn(&mut Vec<String>)| {
         let mut changed = values.clone();
@@ -420,7 +420,7 @@ fn cite_sources(item: &Item) -> Vec<String> {
     vec![lines.join("\n")]
 }
 
-fn wrong_citations(item: &Item) -> Vec<(FaultKind, Vec<String>)> {
+fn wrong_citations(item: &Item) -> Vec<Wrong> {
     let Gold::Citations { facts, sources } = &item.expected.gold else { panic!("citations") };
     let line = |key: &str, value: &str, source: &str| format!("{key}: {value} [{source}]");
     let right: Vec<String> = facts.iter().map(|fact| line(&fact.key, &fact.value, &fact.source)).collect();

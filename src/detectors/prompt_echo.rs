@@ -1,6 +1,7 @@
 //! The prompt again: a long stretch of it that the expected answer does not have, or, where the prompt is not known, the
 //! instructions and questions that prompts consist of and answers do not.
 
+use std::collections::HashSet;
 use std::collections::hash_map::Entry;
 
 use crate::detectors::reading::Reading;
@@ -61,7 +62,12 @@ fn copied(reading: &Reading<'_>) -> Option<Finding> {
     }
     let (at, length) = best;
     let is_most = length >= MIN_SHORT_COPIED && length as f64 >= tokens.len() as f64 * MIN_SHORT_SHARE;
-    (length >= MIN_COPIED || is_most).then(|| {
+    // "The code of the amber lantern in the mill is 7" takes up its question and answers it: that says something new.
+    let says_nothing_new = || {
+        let known: HashSet<u64> = prompt.tokens.iter().map(|token| token.hash).collect();
+        tokens.iter().all(|token| known.contains(&token.hash))
+    };
+    (length >= MIN_COPIED || is_most && says_nothing_new()).then(|| {
         let evidence = format!("{length} of {} tokens stand in the prompt in a row", tokens.len());
         finding(reading, tokens[at].start, tokens[at + length - 1].end, evidence)
     })

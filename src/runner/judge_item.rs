@@ -164,20 +164,6 @@ fn record(item: &Item, attempt: u32, judged: Judged) -> SampleRecord {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_sentence_of_the_text_is_no_echo_and_the_question_is_one() {
-        let sentence = "The special number for the copper lantern in the old mill is 4829173.";
-        let question =
-            "Question: What is the special number for the copper lantern in the old mill? Answer with the number only.";
-        let mut item = Item { max_output_tokens: 64, ..item() };
-        item.messages = vec![Message { role: Role::User, content: format!("Text: {sentence}\n\n{question}") }];
-        let kinds = |text: &str| {
-            let answer = completion(text, FinishReason::Stop);
-            findings(&item, &answer).iter().map(|finding| finding.kind).collect::<Vec<_>>()
-        };
-        assert_eq!(kinds(sentence), []);
-        assert_eq!(kinds(question), [crate::sample::FindingKind::PromptEcho]);
-    }
     use crate::sample::{Bin, Expected, FollowUp, Gold, Language, Timing};
 
     fn item() -> Item {
@@ -261,5 +247,20 @@ mod tests {
         assert_ne!(right.text_hash, record.text_hash, "the hash is of all answers");
         item.follow_ups[0].question = "And then?".into();
         assert_ne!(record_of(&item, Err(TargetError::Cancelled), 1).prompt_hash, right.prompt_hash);
+    }
+
+    #[test]
+    fn a_sentence_of_the_text_is_no_echo_and_the_question_is_one() {
+        let sentence = "The special number for the copper lantern in the old mill is 4829173.";
+        let question =
+            "Question: What is the special number for the copper lantern in the old mill? Answer with the number only.";
+        let mut item = Item { max_output_tokens: 64, ..item() };
+        item.messages = vec![Message { role: Role::User, content: format!("Text: {sentence}\n\n{question}") }];
+        let kinds = |text: &str| {
+            let answer = completion(text, FinishReason::Stop);
+            findings(&item, &answer).iter().map(|finding| finding.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(sentence), []);
+        assert_eq!(kinds(question), [crate::sample::FindingKind::PromptEcho]);
     }
 }

@@ -19,10 +19,12 @@ pub mod model_store;
 pub mod sample;
 pub mod setup;
 
+pub mod capacity;
 pub mod detectors;
 pub mod scorers;
 pub mod tasks;
 
+pub mod serving;
 pub mod suite;
 pub mod targets;
 

@@ -1,0 +1,1 @@
+//! Bytes, tokens and blocks: what fits on which GPU.

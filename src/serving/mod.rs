@@ -1,0 +1,5 @@
+//! What a server says of itself: its start-up log, its endpoints, and the process that kvgauge starts.
+
+pub mod facts;
+
+pub use facts::ServerFacts;

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::args::{OnInconclusive, RopeChoice};
 use crate::engine_settings::{ENGINE_KEYS, EngineArgs};
+use crate::server_arms::ServerArms;
 
 /// Read from the working directory when no file is named.
 pub(crate) const DEFAULT_FILE: &str = "kvgauge.toml";
@@ -19,11 +20,15 @@ const MAX_CONFIG_BYTES: u64 = 256 * 1024;
 /// Sections with their keys. `[gate]` has the keys of a suite's `[gate]` besides these and is checked by the suite's rules.
 const SECTIONS: &[(&str, &[&str])] = &[
     ("model", &["name", "kernel", "rope_scaling", "threads", "offline"]),
-    ("suite", &["name", "bins", "tasks", "samples", "seed"]),
+    ("suite", &["name", "bins", "tasks", "samples", "seed", "haystack"]),
     ("arms", &["baseline", "kv_cache_dtype", "concurrency"]),
     ("engine", ENGINE_KEYS),
     ("gate", &["on_inconclusive"]),
 ];
+
+/// What all arms of servers share, and one of them; their keys are checked by [`ServerArms`].
+const SERVER_SECTION: &str = "server";
+const ARM_SECTION: &str = "arm";
 
 /// The file, as far as it is given.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -33,10 +38,17 @@ pub(crate) struct ConfigFile {
     pub(crate) suite: SuiteSection,
     pub(crate) arms: ArmsSection,
     pub(crate) engine: EngineArgs,
+    /// What the arms of `arm` share; kept as a table, because part of it belongs to readers of the library.
+    pub(crate) server: toml::Table,
+    /// Arms that servers answer.
+    pub(crate) arm: Vec<toml::Table>,
     /// Kept as a table: the suite's own reader takes it, so both spell policies alike.
     pub(crate) gate: toml::Table,
     #[serde(skip)]
     pub(crate) on_inconclusive: Option<OnInconclusive>,
+    /// The file, for messages.
+    #[serde(skip)]
+    pub(crate) path: PathBuf,
     /// Whether somebody named the file, instead of its lying in the working directory.
     #[serde(skip)]
     pub(crate) is_named: bool,
@@ -83,7 +95,7 @@ pub(crate) enum ConfigError {
     #[error("configuration `{}`: unknown {place} `{key}`", path.display())]
     UnknownKey { path: PathBuf, place: String, key: String, known: &'static [&'static str] },
     #[error("configuration `{}`: {place}: {message}", path.display())]
-    Value { path: PathBuf, place: &'static str, message: String },
+    Value { path: PathBuf, place: String, message: String },
 }
 
 impl Hint for ConfigError {
@@ -120,7 +132,26 @@ impl ConfigFile {
         refuse_unknown_keys(path, &toml::from_str(text).map_err(syntax)?)?;
         let mut file: Self = toml::from_str(text).map_err(syntax)?;
         file.on_inconclusive = take_on_inconclusive(path, &mut file.gate)?;
+        file.path = path.into();
+        file.servers()?;
         Ok(file)
+    }
+
+    /// The arms that servers answer; `None` where the embedded engine answers.
+    pub(crate) fn servers(&self) -> Result<Option<ServerArms>, ConfigError> {
+        let refuse = |place: &str, message: &str| {
+            Err(ConfigError::Value { path: self.path.clone(), place: place.into(), message: message.into() })
+        };
+        if self.arm.is_empty() {
+            return match self.server.is_empty() {
+                true => Ok(None),
+                false => refuse("[server]", "there is no [[arm]] that it could hold for"),
+            };
+        }
+        if self.arms != ArmsSection::default() || self.engine != EngineArgs::default() {
+            return refuse("[[arm]]", "servers and the embedded engine ([arms], [engine]) cannot be mixed in one run");
+        }
+        ServerArms::parse(&self.path, &self.server, &self.arm).map(Some)
     }
 }
 
@@ -133,15 +164,25 @@ fn one_line(error: &toml::de::Error, text: &str) -> String {
 }
 
 fn refuse_unknown_keys(path: &Path, table: &toml::Table) -> Result<(), ConfigError> {
-    const SECTION_NAMES: [&str; 5] = [SECTIONS[0].0, SECTIONS[1].0, SECTIONS[2].0, SECTIONS[3].0, SECTIONS[4].0];
+    const SECTION_NAMES: [&str; 7] =
+        [SECTIONS[0].0, SECTIONS[1].0, SECTIONS[2].0, SECTIONS[3].0, SECTIONS[4].0, SERVER_SECTION, ARM_SECTION];
     for (section, value) in table {
+        if section == SERVER_SECTION && value.is_table() || section == ARM_SECTION && is_tables(value) {
+            continue;
+        }
+        if let Some(written) =
+            [(SERVER_SECTION, "[server]"), (ARM_SECTION, "[[arm]]")].iter().find(|it| it.0 == section)
+        {
+            let message = format!("is a section: a line `{}` with keys below it", written.1);
+            return Err(ConfigError::Value { path: path.into(), place: section.clone(), message });
+        }
         let Some((name, known)) = SECTIONS.iter().find(|(name, _)| name == section) else {
             let (place, key) = ("section".into(), section.clone());
             return Err(ConfigError::UnknownKey { path: path.into(), place, key, known: &SECTION_NAMES });
         };
         let Some(keys) = value.as_table() else {
             let message = format!("is a section: a line `[{name}]` with keys below it");
-            return Err(ConfigError::Value { path: path.into(), place: name, message });
+            return Err(ConfigError::Value { path: path.into(), place: (*name).into(), message });
         };
         if let Some(key) = keys.keys().find(|key| *name != "gate" && !known.contains(&key.as_str())) {
             let place = format!("key in [{name}]");
@@ -151,11 +192,15 @@ fn refuse_unknown_keys(path: &Path, table: &toml::Table) -> Result<(), ConfigErr
     Ok(())
 }
 
+fn is_tables(value: &toml::Value) -> bool {
+    value.as_array().is_some_and(|entries| entries.iter().all(toml::Value::is_table))
+}
+
 fn take_on_inconclusive(path: &Path, gate: &mut toml::Table) -> Result<Option<OnInconclusive>, ConfigError> {
     let Some(value) = gate.remove("on_inconclusive") else { return Ok(None) };
     value.try_into().map(Some).map_err(|error: toml::de::Error| ConfigError::Value {
         path: path.into(),
-        place: "[gate] on_inconclusive",
+        place: "[gate] on_inconclusive".into(),
         message: error.message().to_string(),
     })
 }

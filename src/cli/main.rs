@@ -25,6 +25,8 @@ mod progress;
 mod records;
 mod report;
 mod run;
+mod serve;
+mod server_arms;
 mod settings;
 mod shown_item;
 mod suite;

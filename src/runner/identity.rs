@@ -32,16 +32,15 @@ pub fn manifest(
     }
 }
 
+/// Whether a record is of these items, as far as that can be told without its target.
+pub fn is_of_plan(manifest: &Manifest, suite: &Suite, plan: &Plan) -> bool {
+    question_fields(suite, plan).iter().all(|(name, value)| manifest.plan.get(name) == Some(value))
+}
+
 /// The comparability fields: equal in every arm of a comparison, but for `items` of an A/A arm that runs on fewer bins.
 fn plan_fields(suite: &Suite, plan: &Plan, target: &dyn Target) -> BTreeMap<String, String> {
     let model = target.model();
-    let mut fields = suite.versions();
-    fields.insert("suite".into(), suite.fingerprint());
-    fields.insert("items".into(), items_hash(plan));
-    fields.insert("seed".into(), suite.seed.to_string());
-    for scorer in scorers::SCORERS {
-        fields.insert(format!("scorer.{}", scorer.name), scorer.version.to_string());
-    }
+    let mut fields = question_fields(suite, plan);
     fields.insert("model".into(), model.name.clone());
     fields.insert("weights".into(), model.weights.clone());
     fields.insert("tokenizer".into(), model.tokenizer.clone());
@@ -49,6 +48,18 @@ fn plan_fields(suite: &Suite, plan: &Plan, target: &dyn Target) -> BTreeMap<Stri
     fields.insert("rope".into(), model.rope.clone());
     for (name, value) in target.decoding() {
         fields.insert(name.into(), value);
+    }
+    fields
+}
+
+/// The part of it that does not depend on who answers.
+fn question_fields(suite: &Suite, plan: &Plan) -> BTreeMap<String, String> {
+    let mut fields = suite.versions();
+    fields.insert("suite".into(), suite.fingerprint());
+    fields.insert("items".into(), items_hash(plan));
+    fields.insert("seed".into(), suite.seed.to_string());
+    for scorer in scorers::SCORERS {
+        fields.insert(format!("scorer.{}", scorer.name), scorer.version.to_string());
     }
     fields
 }

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::engine::checkpoint_scales::CheckpointScales;
 use crate::engine::config::ModelConfig;
 use crate::engine::error::EngineError;
+use crate::engine::gguf::GgufMetadata;
 use crate::engine::kernels::PackedMatrix;
 use crate::engine::model::{Layer, Model};
 use crate::engine::weights::{RowOrder, Weights, WeightsError};
@@ -20,6 +21,14 @@ impl Model {
         let kv_scales = CheckpointScales::read(path, &weights)?;
         let Weights { config, metadata, .. } = weights;
         Ok(Self { config, metadata, kv_scales, weights_hash, embedding, layers, final_norm, output })
+    }
+
+    /// Reads the metadata of a `.gguf` file without its tensors; `None` for a Hugging Face folder.
+    ///
+    /// # Errors
+    /// As [`Model::load`], as far as the header and the model's configuration go.
+    pub fn read_metadata(path: &Path) -> Result<Option<GgufMetadata>, EngineError> {
+        Ok(Weights::open(path)?.metadata)
     }
 
     #[expect(clippy::type_complexity, reason = "the four parts of a model, named where they are taken apart")]

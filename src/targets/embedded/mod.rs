@@ -90,7 +90,7 @@ impl LoadedModel {
     /// See [`OpenError`].
     pub fn open(name: &str, path: &Path, rope: RopePolicy) -> Result<Self, OpenError> {
         let engine = Model::load(path)?;
-        let tokenizer = load_tokenizer(&engine, path)?;
+        let tokenizer = tokenizer_of(engine.metadata(), path)?;
         let config = engine.config();
         if tokenizer.vocab_size() > config.vocab_size {
             return Err(OpenError::VocabularyTooLarge { tokenizer: tokenizer.vocab_size(), model: config.vocab_size });
@@ -127,9 +127,23 @@ impl LoadedModel {
     }
 }
 
-fn load_tokenizer(model: &Model, path: &Path) -> Result<Tokenizer, TokenizerError> {
-    let Some(metadata) = model.metadata() else { return Tokenizer::from_hf_dir(path) };
-    Tokenizer::from_gguf_vocab(gguf_vocab(metadata))
+/// The tokenizer of a model's files alone, for models that a server runs: a folder needs no weights.
+///
+/// # Errors
+/// [`OpenError::Engine`] for a GGUF file that cannot be read, [`OpenError::Tokenizer`] for a vocabulary that cannot be used.
+pub fn open_tokenizer(path: &Path) -> Result<Tokenizer, OpenError> {
+    if path.is_dir() {
+        return Ok(Tokenizer::from_hf_dir(path)?);
+    }
+    let metadata = Model::read_metadata(path)?;
+    Ok(tokenizer_of(metadata.as_ref(), path)?)
+}
+
+fn tokenizer_of(metadata: Option<&GgufMetadata>, path: &Path) -> Result<Tokenizer, TokenizerError> {
+    match metadata {
+        Some(metadata) => Tokenizer::from_gguf_vocab(gguf_vocab(metadata)),
+        None => Tokenizer::from_hf_dir(path),
+    }
 }
 
 /// The tokenizer's fields of a GGUF file; what is missing stays empty and is judged by the tokenizer.

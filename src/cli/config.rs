@@ -19,7 +19,7 @@ const MAX_CONFIG_BYTES: u64 = 256 * 1024;
 /// Sections with their keys. `[gate]` has the keys of a suite's `[gate]` besides these and is checked by the suite's rules.
 const SECTIONS: &[(&str, &[&str])] = &[
     ("model", &["name", "kernel", "rope_scaling", "threads", "offline"]),
-    ("suite", &["name", "bins", "tasks", "samples", "seed"]),
+    ("suite", &["name", "bins", "tasks", "samples", "seed", "haystack"]),
     ("arms", &["baseline", "kv_cache_dtype", "concurrency"]),
     ("engine", ENGINE_KEYS),
     ("gate", &["on_inconclusive"]),

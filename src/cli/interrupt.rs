@@ -32,9 +32,12 @@ impl Interrupt {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let has_steps = Arc::new(AtomicBool::new(false));
         let (flag, seen, stepping) = (Arc::clone(&cancel), Arc::clone(&received), Arc::clone(&has_steps));
+        let (ready, is_ready) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             runtime.block_on(async move {
                 let Ok(mut signals) = Signals::listen() else { return };
+                // Whoever waits may have gone; then nobody needs to know.
+                let _ = ready.send(());
                 loop {
                     let signal = signals.next().await;
                     if seen.swap(signal, Ordering::SeqCst) != NOTHING || !stepping.load(Ordering::SeqCst) {
@@ -45,6 +48,9 @@ impl Interrupt {
                 }
             });
         })?;
+        // A signal that comes before the handlers stand would end the process without its exit code. Where there are none
+        // the thread has ended, and so has the waiting.
+        let _ = is_ready.recv();
         Ok(Self { cancel, received, has_steps })
     }
 

@@ -130,6 +130,10 @@ impl CustomFile {
         let mut bins = Vec::with_capacity(self.bins.len());
         for (entry, stated) in self.lines.iter().zip(&self.bins) {
             let line = &entry.line;
+            // Not so an answer's beginning, where `<think></think>` may be meant.
+            if let Some(token) = line.messages.iter().find_map(|message| counter.find_special(&message.content)) {
+                return Err(self.fault(line, LineFault::SpecialToken { token }));
+            }
             let prompt_tokens = prompt_tokens(line, counter);
             if prompt_tokens >= UNCOUNTABLE_TOKENS {
                 return Err(self.fault(line, LineFault::Uncountable));

@@ -195,6 +195,12 @@ pub enum LineFault {
         /// The limit.
         output_tokens: u32,
     },
+    /// Text that the model would take for an end of its turn, or another one's beginning.
+    #[error("the prompt spells out the special token `{token}` of this model")]
+    SpecialToken {
+        /// The token.
+        token: String,
+    },
     /// The chat template does not take the messages.
     #[error("the model's chat template does not take these messages")]
     Uncountable,
@@ -221,6 +227,10 @@ impl Hint for LineFault {
                     .into(),
             ],
             Self::AnswerTooLong { .. } => vec!["raise `max_tokens` of the line or `output_reserve` of the bin".into()],
+            Self::SpecialToken { .. } => vec![
+                "a rendered prompt is split into `messages`; the model's own template puts the tokens between them"
+                    .into(),
+            ],
             Self::Uncountable => vec!["some templates refuse a system message, or two users in a row".into()],
             Self::TooLong { .. }
             | Self::NotUtf8 { .. }

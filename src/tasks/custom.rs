@@ -80,6 +80,8 @@ pub struct CustomLine {
     pub bin: Option<Bin>,
     /// Whole length in tokens that the line names; the smallest bin of at least this length takes it.
     pub length: Option<u32>,
+    /// Whether it is a line of RULER's prepared data.
+    pub is_ruler: bool,
     /// Limit for the answer.
     pub max_tokens: Option<u32>,
     /// Text that the answer is made to begin with.
@@ -399,6 +401,7 @@ impl RawLine {
             scorer: self.scorer,
             bin,
             length: None,
+            is_ruler: false,
             max_tokens: self.max_tokens,
             answer_prefix: self.answer_prefix.unwrap_or_default(),
             schema: self.schema,
@@ -419,6 +422,7 @@ impl RawLine {
             scorer: self.scorer,
             bin: None,
             length: None,
+            is_ruler: false,
             max_tokens: None,
             answer_prefix: String::new(),
             schema: None,
@@ -438,6 +442,7 @@ impl RawLine {
             scorer: self.scorer,
             bin: None,
             length: self.length,
+            is_ruler: true,
             max_tokens: Some(RULER_OUTPUT_TOKENS),
             answer_prefix: self.answer_prefix.unwrap_or_default(),
             schema: None,

@@ -196,6 +196,15 @@ fn what_does_not_fit_its_window_is_refused_with_its_numbers() {
 }
 
 #[test]
+fn lines_of_ruler_are_judged_as_ruler_does_where_nobody_says_otherwise() {
+    let suite = SUITE.replace(", scorer = \"exact_value\"", "");
+    let line = r#"{"index": 0, "input": "Codes 11 and 22. Which codes?", "outputs": ["11", "22"], "length": 500}"#;
+    assert_eq!(items(&bound(&suite, line).unwrap())[0].scorer, "ruler_all");
+    let (_, fault, _) = fault(&suite, r#"{"prompt": "Which codes?", "expected": "11"}"#);
+    assert!(matches!(fault, LineFault::NoScorer), "{fault}");
+}
+
+#[test]
 fn a_prompt_that_would_end_its_own_turn_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let bind = |prompt: &str| {

@@ -24,6 +24,9 @@ const MAX_LINE_BYTES: usize = 16 << 20;
 const MAX_FILE_BYTES: u64 = 512 << 20;
 /// As many items as a suite may have.
 const MAX_LINES: usize = 200_000;
+/// How RULER judges its own files, but for its question-answering tasks.
+const RULER_SCORER: &str = "ruler_all";
+
 /// Questions of one haystack that are asked from one prefill; more of them come in further groups of the same cluster.
 const MAX_GROUP: usize = 64;
 /// Bytes of a prompt's start and end in the item's excerpt, where it is not shown whole.
@@ -130,6 +133,10 @@ impl CustomFile {
         let mut bins = Vec::with_capacity(self.bins.len());
         for (entry, stated) in self.lines.iter().zip(&self.bins) {
             let line = &entry.line;
+            // Not so an answer's beginning, where `<think></think>` may be meant.
+            if let Some(token) = line.messages.iter().find_map(|message| counter.find_special(&message.content)) {
+                return Err(self.fault(line, LineFault::SpecialToken { token }));
+            }
             let prompt_tokens = prompt_tokens(line, counter);
             if prompt_tokens >= UNCOUNTABLE_TOKENS {
                 return Err(self.fault(line, LineFault::Uncountable));
@@ -201,7 +208,8 @@ impl Reading<'_> {
         if let Some(length) = line.length.filter(|length| known().iter().all(|bin| bin.tokens() < *length)) {
             return Err(LineFault::UnknownBin { bin: Bin(length), known: known() });
         }
-        let scorer = line.scorer.as_deref().or(self.scorer).ok_or(LineFault::NoScorer)?.to_owned();
+        let default = line.is_ruler.then_some(RULER_SCORER);
+        let scorer = line.scorer.as_deref().or(self.scorer).or(default).ok_or(LineFault::NoScorer)?.to_owned();
         let expected = expected(&line, &scorer)?;
         Ok(Line { line, hash, scorer, expected })
     }

@@ -80,6 +80,8 @@ pub struct CustomLine {
     pub bin: Option<Bin>,
     /// Whole length in tokens that the line names; the smallest bin of at least this length takes it.
     pub length: Option<u32>,
+    /// Whether it is a line of RULER's prepared data.
+    pub is_ruler: bool,
     /// Limit for the answer.
     pub max_tokens: Option<u32>,
     /// Text that the answer is made to begin with.
@@ -195,6 +197,12 @@ pub enum LineFault {
         /// The limit.
         output_tokens: u32,
     },
+    /// Text that the model would take for an end of its turn, or another one's beginning.
+    #[error("the prompt spells out the special token `{token}` of this model")]
+    SpecialToken {
+        /// The token.
+        token: String,
+    },
     /// The chat template does not take the messages.
     #[error("the model's chat template does not take these messages")]
     Uncountable,
@@ -221,6 +229,10 @@ impl Hint for LineFault {
                     .into(),
             ],
             Self::AnswerTooLong { .. } => vec!["raise `max_tokens` of the line or `output_reserve` of the bin".into()],
+            Self::SpecialToken { .. } => vec![
+                "a rendered prompt is split into `messages`; the model's own template puts the tokens between them"
+                    .into(),
+            ],
             Self::Uncountable => vec!["some templates refuse a system message, or two users in a row".into()],
             Self::TooLong { .. }
             | Self::NotUtf8 { .. }
@@ -389,6 +401,7 @@ impl RawLine {
             scorer: self.scorer,
             bin,
             length: None,
+            is_ruler: false,
             max_tokens: self.max_tokens,
             answer_prefix: self.answer_prefix.unwrap_or_default(),
             schema: self.schema,
@@ -409,6 +422,7 @@ impl RawLine {
             scorer: self.scorer,
             bin: None,
             length: None,
+            is_ruler: false,
             max_tokens: None,
             answer_prefix: String::new(),
             schema: None,
@@ -428,6 +442,7 @@ impl RawLine {
             scorer: self.scorer,
             bin: None,
             length: self.length,
+            is_ruler: true,
             max_tokens: Some(RULER_OUTPUT_TOKENS),
             answer_prefix: self.answer_prefix.unwrap_or_default(),
             schema: None,

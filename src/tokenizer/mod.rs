@@ -53,6 +53,12 @@ pub trait TokenCounter: Send + Sync {
     /// and the tokens that end an answer.
     fn fingerprint(&self) -> String;
 
+    /// A special token that `text` spells out, so that inside a prompt it would act on the model instead of being read;
+    /// `None` also where that is not known.
+    fn find_special(&self, _text: &str) -> Option<String> {
+        None
+    }
+
     /// `count(text)`, remembered: for fragments that come back thousands of times while items are generated.
     fn count_fragment(&self, text: &str) -> usize {
         self.count(text)

@@ -258,6 +258,10 @@ impl TokenCounter for Tokenizer {
         hasher.finalize().to_hex().to_string()
     }
 
+    fn find_special(&self, text: &str) -> Option<String> {
+        Tokenizer::find_special(self, text).map(str::to_owned)
+    }
+
     fn count_fragment(&self, text: &str) -> usize {
         self.fragment_counts.read(text, || self.try_count(text), |count| *count).unwrap_or(UNCOUNTABLE_TOKENS)
     }

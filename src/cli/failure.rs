@@ -221,7 +221,9 @@ fn of_target(error: &TargetError) -> Exit {
     match error {
         TargetError::BinTooLong { .. } | TargetError::Damage(_) | TargetError::Tokenizer(_) => Exit::Usage,
         TargetError::Cancelled => Exit::Interrupted,
-        TargetError::ContextOverflow { .. }
+        TargetError::Endpoint(error) if error.is_usage() => Exit::Usage,
+        TargetError::Endpoint(_)
+        | TargetError::ContextOverflow { .. }
         | TargetError::HistoryRewritten
         | TargetError::Engine(_)
         | TargetError::NotFinite(_) => Exit::NotMeasured,

@@ -12,12 +12,14 @@ const TOKEN_TOLERANCE: u32 = 16;
 /// … or this share of the prompt.
 const TOKEN_TOLERANCE_SHARE: f64 = 0.01;
 
+/// Another tokenizer rarely differs by more than a tenth; a prompt of which less than this share is counted was cut.
+const CUT_SHARE: f64 = 0.9;
+
 /// The record of `item` on its `attempt`.
 pub(super) fn record_of(item: &Item, result: Result<Completion, TargetError>, attempt: u32) -> SampleRecord {
     match result {
         Err(error) => {
-            let is_broken = matches!(error, TargetError::NotFinite(_));
-            let outcome = if is_broken { Outcome::Invalid } else { Outcome::Error };
+            let outcome = if error.is_invalid() { Outcome::Invalid } else { Outcome::Error };
             record(item, attempt, Judged { outcome, error: Some(error.to_string()), ..Judged::default() })
         }
         Ok(completion) => {
@@ -44,8 +46,10 @@ impl Default for Judged {
 fn judge(item: &Item, completion: &Completion) -> Judged {
     let tolerance = TOKEN_TOLERANCE.max((f64::from(item.prompt_tokens) * TOKEN_TOLERANCE_SHARE) as u32);
     if completion.prompt_tokens.abs_diff(item.prompt_tokens) > tolerance {
-        let error =
-            format!("{} prompt tokens were planned, {} were counted", item.prompt_tokens, completion.prompt_tokens);
+        let (planned, counted) = (item.prompt_tokens, completion.prompt_tokens);
+        let is_cut = f64::from(counted) < CUT_SHARE * f64::from(planned);
+        let cause = if is_cut { "silent truncation: " } else { "" };
+        let error = format!("{cause}{planned} prompt tokens were planned, {counted} were counted");
         return Judged { outcome: Outcome::Invalid, error: Some(error), ..Judged::default() };
     }
     if is_unfinished_thinking(completion) {
@@ -214,6 +218,10 @@ mod tests {
             (Outcome::Invalid, Some("engine: layer 3 is not finite"))
         );
         assert_eq!(record(TargetError::Engine("cache full".into())).outcome, Outcome::Error);
+        let cut = Completion { prompt_tokens: 300, ..completion("7", FinishReason::Stop) };
+        let cut = record_of(&item(), Ok(cut), 1);
+        assert_eq!(cut.outcome, Outcome::Invalid);
+        assert!(cut.error.unwrap().starts_with("silent truncation: 500 prompt tokens"));
     }
 
     #[test]

@@ -239,8 +239,12 @@ impl<'a> Progress<'a> {
         for (item, result) in items.iter().zip(results) {
             if matches!(result, Err(TargetError::Cancelled)) {
                 is_interrupted = true;
-            } else {
-                self.write(run, item, result)?;
+                continue;
+            }
+            match result {
+                // The item stays open: there is nothing to say of it.
+                Err(error) if error.stops_run() => return Err(error.into()),
+                result => self.write(run, item, result)?,
             }
         }
         Ok(is_interrupted)

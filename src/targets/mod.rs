@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::hint::Hint;
 use crate::sample::{Bin, Completion, Item};
 use crate::setup::{ModelIdentity, Resolved};
+use crate::targets::openai::EndpointError;
 use crate::tokenizer::TokenCounter;
 use crate::units;
 
 pub mod embedded;
+pub mod openai;
 pub mod scripted;
 mod thinking;
 
@@ -128,6 +130,25 @@ pub enum TargetError {
     /// A damage knob that does not exist or is malformed.
     #[error("damage `{0}` is not KIND[@BIN][=RATE] with a kind of loop, early_stop, swap, wrong")]
     Damage(String),
+    /// A server.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+}
+
+impl TargetError {
+    /// Whether the measurement of this item is broken, and not only what carries it out.
+    pub fn is_invalid(&self) -> bool {
+        match self {
+            Self::NotFinite(_) => true,
+            Self::Endpoint(error) => error.is_invalid(),
+            _ => false,
+        }
+    }
+
+    /// Whether every other item would fail the same way, so that the run stops at once.
+    pub fn stops_run(&self) -> bool {
+        matches!(self, Self::Endpoint(error) if error.stops_run())
+    }
 }
 
 impl Hint for TargetError {
@@ -141,6 +162,7 @@ impl Hint for TargetError {
             Self::HistoryRewritten => {
                 vec!["leave `multi_turn` out: this model's conversations cannot keep their cache".into()]
             }
+            Self::Endpoint(error) => error.hints(),
             Self::Cancelled => vec!["the same command continues where it stopped".into()],
             Self::ContextOverflow { .. } | Self::Tokenizer(_) | Self::Engine(_) | Self::NotFinite(_) => Vec::new(),
         }

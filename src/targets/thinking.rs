@@ -39,6 +39,21 @@ pub(super) fn part(tokenizer: &Tokenizer, prompt: &[u32], output: &[u32]) -> Par
     }
 }
 
+/// Parts a text whose ids and prompt are not known: a closing tag without an opening one means that the prompt opened it.
+pub(super) fn part_text(text: &str) -> Parted {
+    for (open, close) in TAGS {
+        let is_open = text.trim_start().starts_with(open);
+        match text.split_once(close) {
+            Some((thought, answer)) if is_open || !thought.contains(open) => {
+                return parted(open, thought, Some(answer));
+            }
+            None if is_open => return parted(open, text, None),
+            _ => {}
+        }
+    }
+    Parted { reasoning: None, answer: text.to_owned() }
+}
+
 fn begins(open: &str, prompt_end: &str, start: &str) -> bool {
     prompt_end.trim_end().ends_with(open) || start.trim_start().starts_with(open)
 }
@@ -59,6 +74,19 @@ mod tests {
         assert!(begins("<think>", "assistant\n", "\n<think>Well"));
         assert!(!begins("<think>", "assistant\n<think>\n\n</think>\n\n", "Well"));
         assert!(!begins("<think>", "assistant\n", "See <think>"));
+    }
+
+    #[test]
+    fn a_text_is_parted_by_its_tags_alone() {
+        let parts = |text: &str| {
+            let Parted { reasoning, answer } = part_text(text);
+            (reasoning, answer)
+        };
+        assert_eq!(parts("<think>\nseven?</think>\n7"), (Some("seven?".into()), "7".into()));
+        assert_eq!(parts("seven?\n</think>\n\n7"), (Some("seven?".into()), "7".into()));
+        assert_eq!(parts("[THINK]seven"), (Some("seven".into()), String::new()));
+        assert_eq!(parts(" 7\n"), (None, " 7\n".into()));
+        assert_eq!(parts("See <think> and </think>"), (None, "See <think> and </think>".into()));
     }
 
     #[test]

@@ -145,7 +145,7 @@ pub struct Counters {
     pub prefix_cache_queries: Option<f64>,
     /// Prompt tokens found there, so that their keys and values were not computed again.
     pub prefix_cache_hits: Option<f64>,
-    /// Prompt tokens processed.
+    /// Prompt tokens of all requests, found in the cache or not.
     pub prompt_tokens: Option<f64>,
     /// Tokens generated.
     pub generation_tokens: Option<f64>,
@@ -176,11 +176,13 @@ impl Counters {
                 values.reduce(|sum, value| sum + value)
             })
         };
+        // llama.cpp counts a prompt token as processed or as found in the cache, the others as both.
+        let found_apart = sum(&["llamacpp_prompt_tokens_cached"]).unwrap_or(0.0);
         Self {
             preemptions: sum(PREEMPTIONS),
             prefix_cache_queries: sum(QUERIES),
             prefix_cache_hits: sum(HITS),
-            prompt_tokens: sum(PROMPT_TOKENS),
+            prompt_tokens: sum(PROMPT_TOKENS).map(|tokens| tokens + found_apart),
             generation_tokens: sum(GENERATION_TOKENS),
         }
     }
@@ -264,6 +266,8 @@ vllm:nan NaN
         assert_eq!(Counters::of(&old).hit_share(), Some(0.5));
         let other = parse("sglang:num_retracted_reqs{model_name=\"m\"} 4\n");
         assert_eq!(Counters::of(&other).preemptions, Some(4.0));
+        let apart = parse("llamacpp:prompt_tokens_total 30\nllamacpp:prompt_tokens_cached_total 10\n");
+        assert_eq!(Counters::of(&apart).hit_share(), Some(0.25));
     }
 
     #[test]

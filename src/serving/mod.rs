@@ -4,5 +4,6 @@ pub mod facts;
 pub mod http;
 pub mod launch;
 pub mod metrics;
+pub mod probe;
 
 pub use facts::ServerFacts;

@@ -5,5 +5,6 @@ pub mod http;
 pub mod launch;
 pub mod metrics;
 pub mod probe;
+pub mod startup_log;
 
 pub use facts::ServerFacts;

@@ -1,5 +1,10 @@
 //! What a server says of itself: its start-up log, its endpoints, and the process that kvgauge starts.
 
 pub mod facts;
+pub mod http;
+pub mod launch;
+pub mod metrics;
+pub mod probe;
+pub mod startup_log;
 
 pub use facts::ServerFacts;

@@ -26,6 +26,8 @@ mod record;
 mod report;
 // The default model against another engine's numbers, where it is in the cache.
 mod smollm2;
+// Managed launches, probes and evidence against played servers and a real one.
+mod serving;
 // How every task is solved, by rules.
 mod solvers;
 // Suites from file to items on a real vocabulary.

@@ -59,8 +59,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 
 /// Crates that may be named only in these files or folders of `src/`.
 const CRATE_HOMES: &[(&str, &[&str])] = &[
-    ("tokio", &["runner", "targets", "cli"]),
-    ("reqwest", &["model_store"]),
+    ("tokio", &["runner", "targets", "serving", "cli"]),
+    ("reqwest", &["model_store", "targets/openai", "serving"]),
     ("polars", &["compare/table.rs"]),
     ("plotters", &["report/plot.rs"]),
     ("clap", &["cli"]),
@@ -69,6 +69,7 @@ const CRATE_HOMES: &[(&str, &[&str])] = &[
     ("indicatif", &["cli"]),
     ("comfy_table", &["cli"]),
     ("memmap2", &["engine/weights.rs"]),
+    ("rustix", &["serving/launch.rs"]),
     ("zip", &["model_store"]),
 ];
 

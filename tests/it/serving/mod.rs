@@ -1,0 +1,5 @@
+//! Managed launches, probes and the evidence of what is in effect, against played servers and a real one.
+
+mod launch;
+mod played;
+mod probe;

@@ -7,29 +7,29 @@ use crate::capacity::{CapacityError, LayerCache, ModelShape, layer_token_bytes};
 /// Longest context searched for; beyond every model and every memory.
 const MAX_TOKENS: u64 = 1 << 28;
 
-/// The GPUs of one engine.
+/// One of the GPUs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Gpu {
-    /// Memory of each GPU.
+    /// Its memory.
     pub memory_bytes: u64,
     /// Share of it that the engine may take.
     pub utilization: f64,
-    /// Activations, graphs and libraries on each GPU.
+    /// Activations, graphs and libraries on it.
     pub overhead_bytes: u64,
-    /// GPUs that share the model by tensor parallelism.
-    pub n_rank: u32,
 }
 
 impl Gpu {
-    /// Bytes that the engine may take on each GPU.
+    /// Bytes that the engine may take.
     pub fn budget_bytes(&self) -> u64 {
         (self.memory_bytes as f64 * self.utilization) as u64
     }
 }
 
-/// How the engine deals with the cache.
+/// How the engine deals with model and cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Serving {
+    /// GPUs that share the model by tensor parallelism.
+    pub n_rank: u32,
     /// Tokens per block; a sequence takes whole blocks.
     pub block_tokens: u32,
     /// Most tokens prefilled in one step. Layers with a window keep window − 1 + this many until the step is over.
@@ -79,10 +79,9 @@ pub fn fit(
     serving: Serving,
     lengths: &[u32],
 ) -> Result<DtypeFit, CapacityError> {
-    let n_rank = gpu.map_or(1, |gpu| gpu.n_rank);
-    shape.check_ranks(n_rank)?;
+    shape.check_ranks(serving.n_rank)?;
     let stored_as = if dtype == "auto" { shape.auto_dtype } else { dtype };
-    let layers = layer_bytes(shape, stored_as, n_rank)?;
+    let layers = layer_bytes(shape, stored_as, serving.n_rank)?;
     let overhead_bytes = gpu.map_or(0, |gpu| gpu.overhead_bytes);
     let free_bytes = gpu.map(|gpu| gpu.budget_bytes().saturating_sub(weight_bytes.saturating_add(overhead_bytes)));
     let lengths = lengths.iter().map(|&context_tokens| {
@@ -116,11 +115,10 @@ pub fn cache_token_bytes(shape: &ModelShape, dtype: &str, n_rank: u32) -> Result
 pub fn sequence_bytes(
     shape: &ModelShape,
     dtype: &str,
-    n_rank: u32,
     serving: Serving,
     context_tokens: u64,
 ) -> Result<u64, CapacityError> {
-    Ok(cache_bytes(&layer_bytes(shape, dtype, n_rank)?, serving, context_tokens))
+    Ok(cache_bytes(&layer_bytes(shape, dtype, serving.n_rank)?, serving, context_tokens))
 }
 
 struct LayerBytes {

@@ -14,7 +14,7 @@ use kvgauge::hint::Hint as _;
 
 const GIB: u64 = 1 << 30;
 const K: u64 = 1024;
-const SERVING: Serving = Serving { block_tokens: 16, prefill_chunk_tokens: 8192 };
+const SERVING: Serving = Serving { n_rank: 1, block_tokens: 16, prefill_chunk_tokens: 8192 };
 
 const LLAMA_31_8B: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
@@ -71,18 +71,22 @@ fn shape(config: &str) -> ModelShape {
 }
 
 fn cache(shape: &ModelShape, dtype: &str, tokens: u64) -> u64 {
-    sequence_bytes(shape, dtype, 1, SERVING, tokens).unwrap()
+    sequence_bytes(shape, dtype, SERVING, tokens).unwrap()
 }
 
-fn gpu(memory_gib: u64, n_rank: u32) -> Gpu {
-    Gpu { memory_bytes: memory_gib * GIB, utilization: 0.9, overhead_bytes: 3 * GIB / 2, n_rank }
+fn gpu(memory_gib: u64) -> Gpu {
+    Gpu { memory_bytes: memory_gib * GIB, utilization: 0.9, overhead_bytes: 3 * GIB / 2 }
+}
+
+fn on(n_rank: u32) -> Serving {
+    Serving { n_rank, ..SERVING }
 }
 
 /// Whether each length fits on one GPU of 24 GiB.
 fn fits_on_24(shape: &ModelShape, dtype: &str, weights: &str) -> Vec<bool> {
     let weights = Weights::of(shape, Some(weight_format(weights).unwrap()), 1);
     let lengths = [8192, 32_768, 65_536, 131_072];
-    let fitted = fit(shape, dtype, weights.bytes_per_rank, Some(&gpu(24, 1)), SERVING, &lengths).unwrap();
+    let fitted = fit(shape, dtype, weights.bytes_per_rank, Some(&gpu(24)), SERVING, &lengths).unwrap();
     fitted.lengths.iter().map(|length| length.fits.unwrap()).collect()
 }
 
@@ -182,17 +186,17 @@ fn a_quantized_checkpoint_is_smaller() {
 #[test]
 fn ranks_share_kv_heads_and_repeat_them_where_there_are_too_few() {
     let qwen = shape(QWEN25_7B);
-    let per_rank = |n_rank| sequence_bytes(&qwen, "bfloat16", n_rank, SERVING, 128 * K);
+    let per_rank = |n_rank| sequence_bytes(&qwen, "bfloat16", on(n_rank), 128 * K);
     assert_eq!(per_rank(2).unwrap(), 7 * GIB / 2);
     assert_eq!(per_rank(4).unwrap(), 7 * GIB / 4);
     // 28 query heads on 14 ranks: 4 KV heads do not go into 14.
-    let refused = |n_rank| fit(&qwen, "bfloat16", 0, Some(&gpu(24, n_rank)), SERVING, &[8192]).unwrap_err();
+    let refused = |n_rank| fit(&qwen, "bfloat16", 0, Some(&gpu(24)), on(n_rank), &[8192]).unwrap_err();
     assert!(matches!(refused(14), CapacityError::Ranks { n: 4, .. }));
     assert!(matches!(refused(8), CapacityError::Ranks { n: 28, .. }));
     // 64 query and 8 KV heads on 16 ranks: one KV head on each, the same as on 8.
     let llama = shape(LLAMA_33_70B);
     let per_rank = |n_rank| {
-        let fitted = fit(&llama, "fp8", 0, Some(&gpu(80, n_rank)), SERVING, &[131_072]).unwrap();
+        let fitted = fit(&llama, "fp8", 0, Some(&gpu(80)), on(n_rank), &[131_072]).unwrap();
         fitted.lengths[0].cache_bytes
     };
     assert_eq!((per_rank(8), per_rank(16)), (5 * GIB / 2, 5 * GIB / 2));
@@ -202,9 +206,8 @@ fn ranks_share_kv_heads_and_repeat_them_where_there_are_too_few() {
 fn what_is_left_says_how_long_and_how_many() {
     let llama = shape(LLAMA_31_8B);
     let weights = Weights::of(&llama, None, 1).bytes_per_rank;
-    let of = |dtype: &str| -> DtypeFit {
-        fit(&llama, dtype, weights, Some(&gpu(80, 1)), SERVING, &[8192, 131_072]).unwrap()
-    };
+    let of =
+        |dtype: &str| -> DtypeFit { fit(&llama, dtype, weights, Some(&gpu(80)), SERVING, &[8192, 131_072]).unwrap() };
     let free = (80.0 * 0.9 * GIB as f64) as u64 - weights - 3 * GIB / 2;
     let wide = of("bfloat16");
     assert_eq!(wide.free_bytes, Some(free));
@@ -217,7 +220,7 @@ fn what_is_left_says_how_long_and_how_many() {
     let sizes = fit(&llama, "bfloat16", weights, None, SERVING, &[8192]).unwrap();
     assert_eq!((sizes.lengths[0].fits, sizes.lengths[0].cache_bytes), (None, GIB));
     // Weights that do not fit leave nothing.
-    let small = fit(&llama, "fp8", weights, Some(&gpu(16, 1)), SERVING, &[8192]).unwrap();
+    let small = fit(&llama, "fp8", weights, Some(&gpu(16)), SERVING, &[8192]).unwrap();
     assert_eq!((small.free_bytes, small.max_context_tokens), (Some(0), Some(0)));
     assert_eq!(small.lengths[0].fits, Some(false));
 }

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use kvgauge::compare::compare;
-use kvgauge::gate::{CellVerdict, judge};
+use kvgauge::gate::{CellVerdict, judge, margin_of_cell};
 use kvgauge::stats::sample_size::{detect_drop, exclude_drop, exclude_drop_without_change};
 use kvgauge::suite::GatePolicy;
 use kvgauge::units::{format_percent, format_points};
@@ -90,14 +90,15 @@ fn of_run(run_dir: &Path, drop: f64) -> Result<PowerPlan, Failure> {
         let delta = &cell.delta;
         let flips = delta.regressions + delta.fixes;
         let flip_rate = if delta.pairs == 0 { None } else { Some(flips as f64 / delta.pairs as f64) };
+        let margin = margin_of_cell(&policy, cell.group, cell.bin);
         CellPlan {
             arm: Some(arm.into()),
             bin: Some(cell.bin.to_string()),
             group: Some(cell.group.name().into()),
             measured_pairs: Some(delta.pairs),
             flip_rate,
-            margin: cell.margin,
-            needs: flip_rate.map_or_else(Vec::new, |rate| needs(&policy, cells, rate, drop, cell.margin)),
+            margin,
+            needs: flip_rate.map_or_else(Vec::new, |rate| needs(&policy, cells, rate, drop, margin)),
         }
     };
     let rows = verdict

@@ -53,7 +53,7 @@ fn pairs_are_planned_from_assumptions_or_from_a_run() {
     let pairs = |plan: &Value| plan["power"]["rows"][0]["needs"][0]["to_find_the_drop"].as_u64().unwrap();
     assert!(pairs(&many) > pairs(&one));
 
-    let checked = desk.dry_run(&["--damage", "swap@2K=0.5", "--kv-cache-dtype", "fp8_e4m3"]);
+    let checked = desk.dry_run(&["--damage", "loop@2K=1", "--kv-cache-dtype", "fp8_e4m3"]);
     assert!(desk.path("run/run.json").is_file(), "{}", checked.stderr);
     let measured = document(&desk, &["--from", "run"]);
     let rows = measured["power"]["rows"].as_array().unwrap();

@@ -11,6 +11,8 @@ use kvgauge::capacity::{
 };
 use kvgauge::engine::ModelConfig;
 use kvgauge::hint::Hint as _;
+use proptest::prelude::*;
+use serde_json::{Value, json};
 
 const GIB: u64 = 1 << 30;
 const K: u64 = 1024;
@@ -346,6 +348,87 @@ fn bad_configs_are_refused_with_the_key_and_what_to_do() {
     }
     let missing = ModelShape::from_json(b"{}").unwrap_err();
     assert!(missing.hints()[0].contains("--layers"), "{:?}", missing.hints());
+}
+
+proptest! {
+    /// Whatever a file says, there is an answer or an error, and an answer has sane figures.
+    #[test]
+    fn no_config_is_too_strange(
+        base in 0_usize..7,
+        changes in prop::collection::vec((prop::sample::select(STRANGE_KEYS), strange_value()), 1..5),
+    ) {
+        let gpt_oss = gpt_oss_20b();
+        let bases =
+            [LLAMA_31_8B, QWEN25_7B, MISTRAL_7B_V01, QWEN3_30B_A3B, GEMMA3_27B, DEEPSEEK_V3, gpt_oss.as_str()];
+        let mut config: Value = serde_json::from_str(bases[base]).unwrap();
+        for (key, value) in changes {
+            config[key] = value;
+        }
+        if let Ok(shape) = ModelShape::from_json(config.to_string().as_bytes()) {
+            let tokens = cache_token_bytes(&shape, "bfloat16", 1).unwrap();
+            let short = cache(&shape, "bfloat16", 8 * K);
+            prop_assert!(short <= tokens * 8 * K && short <= cache(&shape, "bfloat16", 1 << 28));
+            let weights = Weights::of(&shape, None, 1).bytes;
+            prop_assert!(weights > 0 && weights < 1 << 50);
+            let fitted = fit(&shape, "fp8", weights, Some(&gpu(1 << 20)), SERVING, &[1, 1 << 24]).unwrap();
+            prop_assert!(fitted.lengths.iter().all(|length| length.total_bytes >= weights));
+        }
+    }
+}
+
+const STRANGE_KEYS: &[&str] = &[
+    "model_type",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_size",
+    "vocab_size",
+    "intermediate_size",
+    "num_experts",
+    "moe_intermediate_size",
+    "n_shared_experts",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "sliding_window",
+    "use_sliding_window",
+    "sliding_window_pattern",
+    "layer_types",
+    "full_attention_interval",
+    "attn_layer_period",
+    "attn_layer_indices",
+    "hybrid_override_pattern",
+    "num_kv_shared_layers",
+    "moe_layer_freq",
+    "decoder_sparse_step",
+    "text_config",
+    "quantization_config",
+    "torch_dtype",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+    "index_head_dim",
+    "mlp_only_layers",
+];
+
+fn strange_value() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (0_u64..70).prop_map(Value::from),
+        prop::sample::select(vec![0_u64, 1, 1023, 1024, 1 << 14, 1 << 20, 1 << 28, u64::MAX]).prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        prop::sample::select(vec!["", "llama", "mamba", "gpt_oss", "deepseek_v3", "M*-M", "float32"])
+            .prop_map(Value::from),
+        Just(json!([])),
+        Just(json!([0, -1, 1_u64 << 40, "x", null])),
+        Just(json!({"num_hidden_layers": 2, "text_config": {"num_hidden_layers": 1}})),
+        Just(json!({"quant_method": "gptq", "bits": 1e300, "group_size": 0})),
+        Just(json!({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": -4}}},
+            "kv_cache_scheme": {"num_bits": 8, "type": "float"}})),
+    ]
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `kvgauge check`: run the arms that are missing, compare, judge, report.
 
 use kvgauge::record::run::GateChoice;
+use kvgauge::setup::Arm;
 
 use crate::args::CheckArgs;
 use crate::assessment::{self, Assessment};
@@ -9,24 +10,20 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::{self, note};
 use crate::records::Records;
-use crate::settings::{self, DEFAULT_CANDIDATES};
-use crate::{measure, policy};
+use crate::settings::{self, DEFAULT_CANDIDATES, Measurement};
+use crate::{measure, policy, serve};
 
 pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     assessment::check_outputs(&args.output)?;
     let measurement = settings::measurement(&args.measure, config)?;
     let suite = policy::with_gate(measure::load_suite(&measurement.suite)?, config)?;
-    let dtypes = measurement.kv_cache_dtypes.clone().unwrap_or_else(|| DEFAULT_CANDIDATES.map(String::from).to_vec());
-    let baseline = &measurement.baseline;
-    let baseline_arm = measure::baseline(&measurement)?;
-    let candidates = measure::candidates(&measurement, &dtypes, &baseline_arm)?;
-    if candidates.is_empty() {
-        return Err(Failure::NoCandidate { baseline: baseline.clone() });
-    }
-    let mut arms = vec![baseline_arm, measure::control(&measurement)];
-    arms.extend(candidates);
-
-    let measured = measure::measure(&measurement, &suite, &arms, GateChoice::Asked)?;
+    let measured = match serve::selected(&measurement, config)? {
+        Some(servers) if measurement.dry_run => {
+            measure::measure(&measurement, &suite, &servers.recorded(), GateChoice::Asked)?
+        }
+        Some(servers) => serve::measure(&measurement, &suite, &servers, GateChoice::Asked)?,
+        None => measure::measure(&measurement, &suite, &embedded_arms(&measurement)?, GateChoice::Asked)?,
+    };
     let dirs: Vec<_> = measured.arms.iter().map(|arm| arm.dir.clone()).collect();
     let records = Records::of_folders(&dirs[0], &dirs[1..])?;
     let assessment = Assessment::new(records, suite.gate)?;
@@ -53,4 +50,17 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
     }
     let on_inconclusive = settings::on_inconclusive(&args.policy, config);
     assessment.conclude(on_inconclusive, [report.map(drop), outputs, printed])
+}
+
+/// The baseline, its repetition and the candidates of the embedded engine.
+fn embedded_arms(measurement: &Measurement) -> Result<Vec<Arm>, Failure> {
+    let dtypes = measurement.kv_cache_dtypes.clone().unwrap_or_else(|| DEFAULT_CANDIDATES.map(String::from).to_vec());
+    let baseline = measure::baseline(measurement)?;
+    let candidates = measure::candidates(measurement, &dtypes, &baseline)?;
+    if candidates.is_empty() {
+        return Err(Failure::NoCandidate { baseline: measurement.baseline.clone() });
+    }
+    let mut arms = vec![baseline, measure::control(measurement)];
+    arms.extend(candidates);
+    Ok(arms)
 }

@@ -16,6 +16,7 @@ use kvgauge::model_store::StoreError;
 use kvgauge::record::RecordError;
 use kvgauge::report::ReportError;
 use kvgauge::runner::RunError;
+use kvgauge::serving::launch::LaunchError;
 use kvgauge::suite::SuiteError;
 use kvgauge::targets::TargetError;
 use kvgauge::targets::embedded::OpenError;
@@ -81,6 +82,10 @@ pub(crate) enum Failure {
     Plan(#[from] PlanError),
     #[error(transparent)]
     Detect(#[from] DetectError),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error("no [[arm]] is named `{name}` or has this dtype")]
+    NoArm { name: String, known: Vec<String> },
     #[error("no candidate is left besides the baseline `{baseline}`")]
     NoCandidate { baseline: String },
     #[error("`{}` holds no record of a baseline", dir.display())]
@@ -150,6 +155,8 @@ impl Failure {
             | Self::OutputIsRecord { .. }
             | Self::OutputKind { .. } => Exit::Usage,
             Self::ArmMissing { .. } | Self::ArmUnfinished { .. } => Exit::NotMeasured,
+            Self::Launch(error) if error.is_usage() => Exit::Usage,
+            Self::Launch(_) => Exit::NotMeasured,
             Self::Suite(error) if error.is_selection() => Exit::NothingSelected,
             Self::Suite(_) | Self::Haystack(_) => Exit::Usage,
             Self::Store(error) => of_store(error),
@@ -162,6 +169,7 @@ impl Failure {
             Self::Compare(error) => of_compare(error),
             Self::Gate(GateError::Unknown { .. })
             | Self::NoCandidate { .. }
+            | Self::NoArm { .. }
             | Self::NoItem { .. }
             | Self::DamageBin { .. } => Exit::NothingSelected,
             Self::Gate(GateError::OutOfRange { .. }) => Exit::Usage,
@@ -311,6 +319,10 @@ impl Hint for Failure {
             Self::Bench(error) => error.hints(),
             Self::Plan(error) => error.hints(),
             Self::Detect(error) => error.hints(),
+            Self::Launch(error) => error.hints(),
+            Self::NoArm { name, known } => {
+                vec![did_you_mean(name, &known.iter().map(String::as_str).collect::<Vec<_>>())]
+            }
             Self::NoCandidate { .. } => {
                 vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]
             }

@@ -134,7 +134,8 @@ pub(crate) fn measure(
         let manifest = header(measurement, suite, plan, arm, target.as_ref());
         let dir = run_dir.join(&arm.name);
         let run = ArmRun { suite, plan, manifest, dir: &dir };
-        let result = run_one(run, target.as_ref(), &progress, &interrupt);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+        let result = runtime.block_on(run_one(run, target.as_ref(), &progress, &interrupt));
         if result.is_err() {
             progress.finish();
         }
@@ -145,7 +146,7 @@ pub(crate) fn measure(
 }
 
 /// Writes `run.json`. Returns the names of the arms that are in it and were not asked for now.
-fn plan_folder(run_dir: &Path, asked: &RunFile, gate: GateChoice) -> Result<Vec<String>, Failure> {
+pub(crate) fn plan_folder(run_dir: &Path, asked: &RunFile, gate: GateChoice) -> Result<Vec<String>, Failure> {
     let planned = RunFile::plan(run_dir, asked, gate)?;
     if planned.gate_before.is_some_and(|before| before != asked.gate) {
         note(match gate {
@@ -157,15 +158,14 @@ fn plan_folder(run_dir: &Path, asked: &RunFile, gate: GateChoice) -> Result<Vec<
     Ok(planned.run.arms.iter().filter(is_other).map(|arm| arm.name.clone()).collect())
 }
 
-fn run_one(
+pub(crate) async fn run_one(
     run: ArmRun<'_>,
     target: &dyn Target,
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<ArmOutcome, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     let on_event = |event| progress.on_event(&event);
-    runtime.block_on(runner::run_arm(run, target, &on_event, &interrupt.cancel)).map_err(|error| match error {
+    runner::run_arm(run, target, &on_event, &interrupt.cancel).await.map_err(|error| match error {
         RunError::Interrupted { arm, done, planned } => {
             let exit = interrupt.exit().unwrap_or(crate::exit_code::Exit::Interrupted);
             Failure::Interrupted { exit, arm, done, planned }
@@ -247,7 +247,7 @@ fn plan_of(arm: &Arm, whole: &Plan) -> Plan {
     Plan { groups: whole.groups.iter().filter(|group| bins.contains(&group.bin)).cloned().collect() }
 }
 
-fn header(measurement: &Measurement, suite: &Suite, plan: &Plan, arm: &Arm, target: &dyn Target) -> Manifest {
+pub(crate) fn header(measurement: &Measurement, suite: &Suite, plan: &Plan, arm: &Arm, target: &dyn Target) -> Manifest {
     let mut environment = machine::facts();
     environment.insert("threads".into(), measurement.model.threads.to_string());
     environment.insert(OPTIONS_KEY.into(), options(measurement));
@@ -273,7 +273,7 @@ fn default_run_dir(measurement: &Measurement, suite: &Suite, plan: &Plan, source
 
 /// The options that shaped the run in one canonical form: those that differ from the defaults, in a fixed order. Without
 /// arms, which the records name themselves, and without threads, which change nothing.
-fn options(measurement: &Measurement) -> String {
+pub(crate) fn options(measurement: &Measurement) -> String {
     let Measurement { model, suite, dry_run, damage, .. } = measurement;
     let mut text = format!("--suite {}", quoted(&suite.name));
     let mut add = |name: &str, value: Option<String>| {
@@ -307,6 +307,11 @@ fn options(measurement: &Measurement) -> String {
 /// The commands that make a comparison again, from what its records say: one for each set of settings, because a setting
 /// holds for all candidates of a command. A calibration file is named by its hash, as the record does not know where it lay.
 pub(crate) fn reproduce(environment: &BTreeMap<String, String>, baseline: &Arm, candidates: &[&Arm]) -> String {
+    let options = environment.get(OPTIONS_KEY).map_or("", String::as_str);
+    if options.starts_with("--config ") {
+        // Arms of servers are in the file.
+        return format!("kvgauge check {options}");
+    }
     let mut groups: Vec<(BTreeMap<&str, &str>, Vec<&Arm>)> = Vec::new();
     for arm in candidates {
         let settings: BTreeMap<&str, &str> = arm
@@ -320,7 +325,6 @@ pub(crate) fn reproduce(environment: &BTreeMap<String, String>, baseline: &Arm, 
             None => groups.push((settings, vec![arm])),
         }
     }
-    let options = environment.get(OPTIONS_KEY).map_or("", String::as_str);
     let commands: Vec<String> =
         groups.iter().map(|(settings, arms)| command(options, baseline, settings, arms)).collect();
     commands.join("\n")
@@ -361,7 +365,7 @@ fn command(options: &str, baseline: &Arm, settings: &BTreeMap<&str, &str>, candi
 }
 
 /// A value as a shell takes it: in single quotes where it holds anything that a shell may read.
-fn quoted(value: &str) -> String {
+pub(crate) fn quoted(value: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:=@/+%".contains(c);
     if !value.is_empty() && value.chars().all(is_plain) {
         return value.to_owned();

@@ -1,6 +1,7 @@
 //! `kvgauge run`: the left half alone. The dtypes asked for are the arms; the baseline's dtype among them is the baseline.
 
 use kvgauge::record::run::GateChoice;
+use kvgauge::setup::Arm;
 use serde_json::json;
 
 use crate::args::RunArgs;
@@ -8,19 +9,19 @@ use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::measure::{self, Measured};
-use crate::{output, policy, settings};
+use crate::settings::Measurement;
+use crate::{output, policy, serve, settings};
 
 pub(crate) fn execute(args: &RunArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     let measurement = settings::measurement(&args.measure, config)?;
     let suite = policy::with_gate(measure::load_suite(&measurement.suite)?, config)?;
-    let baseline = &measurement.baseline;
-    let dtypes = measurement.kv_cache_dtypes.clone().unwrap_or_else(|| vec![baseline.clone()]);
-    let baseline_arm = measure::baseline(&measurement)?;
-    let mut arms = measure::candidates(&measurement, &dtypes, &baseline_arm)?;
-    if dtypes.contains(baseline) {
-        arms.insert(0, baseline_arm);
-    }
-    let measured = measure::measure(&measurement, &suite, &arms, GateChoice::Recorded)?;
+    let measured = match serve::selected(&measurement, config)? {
+        Some(servers) if measurement.dry_run => {
+            measure::measure(&measurement, &suite, &servers.recorded(), GateChoice::Recorded)?
+        }
+        Some(servers) => serve::measure(&measurement, &suite, &servers, GateChoice::Recorded)?,
+        None => measure::measure(&measurement, &suite, &embedded_arms(&measurement)?, GateChoice::Recorded)?,
+    };
     if args.measure.json {
         output::print_json(&document(&measured))?;
     } else {
@@ -30,6 +31,18 @@ pub(crate) fn execute(args: &RunArgs, config: &ConfigFile) -> Result<Exit, Failu
         }
     }
     Ok(Exit::Success)
+}
+
+/// The dtypes asked for; the baseline's among them is the baseline.
+fn embedded_arms(measurement: &Measurement) -> Result<Vec<Arm>, Failure> {
+    let baseline = &measurement.baseline;
+    let dtypes = measurement.kv_cache_dtypes.clone().unwrap_or_else(|| vec![baseline.clone()]);
+    let baseline_arm = measure::baseline(measurement)?;
+    let mut arms = measure::candidates(measurement, &dtypes, &baseline_arm)?;
+    if dtypes.contains(baseline) {
+        arms.insert(0, baseline_arm);
+    }
+    Ok(arms)
 }
 
 fn document(measured: &Measured) -> serde_json::Value {

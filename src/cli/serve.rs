@@ -12,15 +12,17 @@ use kvgauge::record::manifest::{Manifest, RunStatus};
 use kvgauge::record::run::GateChoice;
 use kvgauge::record::{Record, RunFile};
 use kvgauge::runner::{ArmOutcome, ArmRun, identity};
-use kvgauge::sample::{Bin, Outcome};
+use kvgauge::sample::Outcome;
 use kvgauge::serving::launch::Launched;
-use kvgauge::setup::Arm;
+use kvgauge::setup::{Arm, ModelIdentity, Resolved};
 use kvgauge::suite::{Plan, Suite};
+use kvgauge::targets::CancelFlag;
 use kvgauge::targets::embedded::open_tokenizer;
-use kvgauge::targets::{CancelFlag, Target};
+use kvgauge::targets::openai::{Endpoint, TokenAgreement};
 use kvgauge::tokenizer::{TokenCounter, Tokenizer};
 use tokio::runtime::Runtime;
 
+use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -37,6 +39,18 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
 /// File with what a started server printed, in the arm's folder.
 const LOG_FILE: &str = "server.log";
 
+/// The arms that servers answer, those that `--kv-cache-dtype` keeps; `None` where the embedded engine answers.
+pub(crate) fn selected(measurement: &Measurement, config: &ConfigFile) -> Result<Option<ServerArms>, Failure> {
+    let Some(mut servers) = config.servers()? else { return Ok(None) };
+    if let Some(wanted) = &measurement.kv_cache_dtypes {
+        servers.select(wanted).map_err(|(name, known)| Failure::NoArm { name, known })?;
+    }
+    if servers.arms.len() < 2 {
+        return Err(Failure::NoCandidate { baseline: servers.arms[0].arm.name.clone() });
+    }
+    Ok(Some(servers))
+}
+
 /// Asks every open item of every arm.
 pub(crate) fn measure(
     measurement: &Measurement,
@@ -46,7 +60,9 @@ pub(crate) fn measure(
 ) -> Result<Measured, Failure> {
     let interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
-    let tokenizer = tokenizer(measurement, servers)?;
+    let name = servers.tokenizer.clone().unwrap_or_else(|| measurement.model.name.clone());
+    let model_path = model::find(&ModelSettings { name, ..measurement.model.clone() })?.path;
+    let tokenizer = Arc::new(open_tokenizer(&model_path)?);
     let suite = &suite.bind(tokenizer.as_ref())?;
     let plan = suite.plan();
     let arms = servers.recorded();
@@ -56,7 +72,8 @@ pub(crate) fn measure(
     let progress = Progress::new(&shown);
     // From here on a signal must not leave a server behind.
     interrupt.ask_first();
-    let session = Session { measurement, suite, plan: &plan, run_dir: &run_dir, tokenizer, progress: &progress };
+    let session =
+        Session { measurement, servers, suite, plan: &plan, run_dir: &run_dir, model_path, tokenizer, progress: &progress };
     let mut measured = Vec::new();
     for server in &servers.arms {
         let mut arms = vec![server.arm.clone()];
@@ -80,19 +97,15 @@ fn default_run_dir(suite: &Suite, arms: &[Arm]) -> PathBuf {
     Path::new("reports").join(format!("{}-servers-{}", suite.name, &hash[..8]))
 }
 
-/// The tokenizer that items are counted with: the one named in `[server]`, else the model's.
-fn tokenizer(measurement: &Measurement, servers: &ServerArms) -> Result<Arc<Tokenizer>, Failure> {
-    let name = servers.tokenizer.clone().unwrap_or_else(|| measurement.model.name.clone());
-    let found = model::find(&ModelSettings { name, ..measurement.model.clone() })?;
-    Ok(Arc::new(open_tokenizer(&found.path)?))
-}
-
 /// What all servers of a run have in common.
 struct Session<'a> {
     measurement: &'a Measurement,
+    servers: &'a ServerArms,
     suite: &'a Suite,
     plan: &'a Plan,
     run_dir: &'a Path,
+    /// File or folder that the tokenizer is from.
+    model_path: PathBuf,
     tokenizer: Arc<Tokenizer>,
     progress: &'a Progress,
 }
@@ -140,7 +153,11 @@ impl Session<'_> {
     ) -> Result<Vec<ArmOutcome>, Failure> {
         let started = tokio::select! {
             started = self.start(server) => started?,
-            () = cancelled(&interrupt.cancel) => return Err(self.interrupted(server, interrupt)),
+            () = cancelled(&interrupt.cancel) => {
+                let exit = interrupt.exit().unwrap_or(Exit::Interrupted);
+                let (arm, planned) = (server.arm.name.clone(), self.plan.item_count());
+                return Err(Failure::Interrupted { exit, arm, done: 0, planned });
+            }
         };
         let mut outcomes = Vec::new();
         let mut result = Ok(());
@@ -155,8 +172,97 @@ impl Session<'_> {
         }
         if let Some(launched) = started.launched {
             note(&format!("{}: stopping its server", server.arm.name));
-            launched.stop().await?;
+            launched.stop().await;
         }
         result.map(|()| outcomes)
+    }
+
+    /// The server of an arm, ready to be asked: started or found running, and looked at.
+    async fn start(&self, server: &ServerArm) -> Result<Started, Failure> {
+        let dir = self.run_dir.join(&server.arm.name);
+        let launched = match &server.launch {
+            Some(settings) => {
+                // The program alone: an argument may be a key.
+                note(&format!("{}: starting its server with `{}`", server.arm.name, settings.launch[0]));
+                std::fs::create_dir_all(&dir).map_err(|source| Failure::Write { path: dir.clone(), source })?;
+                Some(Launched::start(settings, &self.variables(server)?, &dir.join(LOG_FILE)).await?)
+            }
+            None => None,
+        };
+        let url = match &launched {
+            Some(launched) => launched.base_url().to_owned(),
+            None => server.urls().first().cloned().unwrap_or_default(),
+        };
+        Ok(Started { launched, url })
+    }
+
+    /// What fills the placeholders of a command.
+    fn variables(&self, server: &ServerArm) -> Result<BTreeMap<String, String>, Failure> {
+        let mut variables = BTreeMap::from([("kv_cache_dtype".to_owned(), server.arm.kv_cache_dtype.clone())]);
+        let model = server.model().unwrap_or(&self.measurement.model.name).to_owned();
+        variables.insert("model".into(), model);
+        variables.insert("model_file".into(), self.model_path.display().to_string());
+        if let Some(backend) = &server.arm.attention_backend {
+            variables.insert("attention_backend".into(), backend.clone());
+        }
+        Ok(variables)
+    }
+
+    async fn ask_arm(
+        &self,
+        server: &ServerArm,
+        started: &Started,
+        arm: &Arm,
+        interrupt: &Interrupt,
+    ) -> Result<ArmOutcome, Failure> {
+        let target = self.connect(server, started, arm).await?;
+        let mut manifest = measure::header(self.measurement, self.suite, self.plan, arm, &target);
+        manifest.environment.insert(measure::OPTIONS_KEY.into(), self.options());
+        let dir = self.run_dir.join(&arm.name);
+        let run = ArmRun { suite: self.suite, plan: self.plan, manifest, dir: &dir };
+        measure::run_one(run, &target, self.progress, interrupt).await
+    }
+
+    /// The endpoint of an arm, with what is in effect there.
+    async fn connect(&self, server: &ServerArm, started: &Started, arm: &Arm) -> Result<Endpoint, Failure> {
+        let settings = server.endpoint(&started.url)?;
+        let resolved = Resolved::unknown("no evidence");
+        let name = self.measurement.model.name.clone();
+        let model = ModelIdentity {
+            weights: format!("as the server has `{}`", settings.model.as_deref().unwrap_or("its only model")),
+            name,
+            tokenizer: self.tokenizer.fingerprint(),
+            chat_template: self.tokenizer.template_hash().unwrap_or("none").into(),
+            rope: "the server's".into(),
+            trained_context: resolved.max_model_len.value.unwrap_or(0),
+        };
+        let counter = Arc::clone(&self.tokenizer) as Arc<dyn TokenCounter>;
+        let endpoint = Endpoint::connect(settings, arm, model, resolved, counter).await?;
+        let agreement = endpoint.check_tokens().await?;
+        if agreement != TokenAgreement::Same {
+            note(&format!("{}: {agreement}", arm.name));
+        }
+        Ok(endpoint)
+    }
+
+    /// The options that shaped the run, for `reproduce`.
+    fn options(&self) -> String {
+        let mut text = format!("--config {}", measure::quoted(&self.servers.path.display().to_string()));
+        text += " ";
+        text += &measure::options(self.measurement);
+        text
+    }
+}
+
+/// A server that can be asked.
+struct Started {
+    launched: Option<Launched>,
+    /// Address, without a path.
+    url: String,
+}
+
+async fn cancelled(cancel: &CancelFlag) {
+    while !cancel.is_cancelled() {
+        tokio::time::sleep(CANCEL_INTERVAL).await;
     }
 }

@@ -3,7 +3,7 @@
 //! `[server]` holds what all of them share; a key of an `[[arm]]` stands above it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kvgauge::hint::did_you_mean;
 use kvgauge::serving::launch::LaunchSettings;
@@ -41,6 +41,8 @@ pub(crate) struct ServerArms {
     pub(crate) tokenizer: Option<String>,
     /// Whether the baseline is asked twice.
     pub(crate) has_control: bool,
+    /// The configuration they are from.
+    pub(crate) path: PathBuf,
 }
 
 /// One of them.
@@ -124,7 +126,7 @@ impl ServerArms {
         let mut baseline = read_arms.remove(first);
         baseline.arm.role = ArmRole::Baseline;
         read_arms.insert(0, baseline);
-        Ok(Self { arms: read_arms, tokenizer, has_control: control })
+        Ok(Self { arms: read_arms, tokenizer, has_control: control, path: path.into() })
     }
 
     /// The arms as they are recorded: the baseline, its repetition, the candidates.

@@ -11,6 +11,7 @@ use kvgauge::sample::Bin;
 use crate::bench::options::BenchArgs;
 use crate::engine_settings::EngineArgs;
 use crate::exit_code;
+use crate::plan::options::PlanArgs;
 
 /// Finds out, per context-length bin, what a quantized KV cache does to a language model's answers.
 #[derive(Debug, Parser)]
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     Logprobs(LogprobsArgs),
     /// Measure speed and memory of the embedded engine on this machine
     Bench(BenchArgs),
+    /// What fits on a GPU, per KV dtype and length, and how many pairs a gate needs
+    Plan(Box<PlanArgs>),
     /// Print the completion script of a shell
     Completions {
         /// The shell

@@ -28,6 +28,7 @@ use crate::detect::DetectError;
 use crate::engine_settings::EngineOptionError;
 use crate::exit_code::Exit;
 use crate::logprobs::InputError;
+use crate::plan::PlanError;
 
 /// Why a command ended without its result.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +77,8 @@ pub(crate) enum Failure {
     Input(#[from] InputError),
     #[error(transparent)]
     Bench(#[from] BenchError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     #[error(transparent)]
     Detect(#[from] DetectError),
     #[error("no candidate is left besides the baseline `{baseline}`")]
@@ -135,6 +138,7 @@ impl Failure {
             | Self::EngineName(_)
             | Self::Input(_)
             | Self::Bench(_)
+            | Self::Plan(_)
             | Self::Detect(_)
             | Self::ManyBaselines { .. }
             | Self::RunFolder { .. }
@@ -303,6 +307,7 @@ impl Hint for Failure {
             }
             Self::Input(error) => error.hints(),
             Self::Bench(error) => error.hints(),
+            Self::Plan(error) => error.hints(),
             Self::Detect(error) => error.hints(),
             Self::NoCandidate { .. } => {
                 vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]

@@ -20,6 +20,7 @@ mod man;
 mod measure;
 mod model;
 mod output;
+mod plan;
 mod policy;
 mod progress;
 mod records;
@@ -70,6 +71,7 @@ fn execute(cli: &Cli) -> Result<Exit, Failure> {
         Command::Detect(args) => detect::execute(args),
         Command::Logprobs(args) => logprobs::execute(args, &config()?),
         Command::Bench(args) => bench::execute(args, &config()?),
+        Command::Plan(args) => plan::execute(args),
         Command::Completions { shell } => completions::execute(*shell),
         Command::Man => man::execute(),
     }

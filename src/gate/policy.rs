@@ -32,6 +32,11 @@ pub(super) fn of_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin) -> CellRu
     rules
 }
 
+/// The drop that a PASS of this cell excludes.
+pub fn margin_of_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin) -> f64 {
+    of_cell(policy, group, bin).margin
+}
+
 /// Cells that the policy names with both group and bin.
 pub(super) fn named_cells(policy: &GatePolicy) -> BTreeSet<(Bin, TaskGroup)> {
     policy

@@ -9,12 +9,12 @@ use crate::gate::{ArmVerdict, Ruling};
 use crate::report::page::ReportInput;
 use crate::report::timings::BinTimings;
 use crate::sample::Bin;
-use crate::setup::{Evidence, PassedOver};
+use crate::setup::{Evidence, PassedOver, Resolved};
 use crate::suite::TaskGroup;
 
 /// Version of `kv_record.json`. Changelog: 1 first version; 2 `backends_passed_over`, `attention_arithmetic`, `stored_layers`,
-/// `settings`, and `blocks` is filled.
-const FORMAT_VERSION: u32 = 2;
+/// `settings`, and `blocks` is filled; 3 `baseline_tokens`, `bytes_gain`, `tokens_gain`, and tokens count for the status, too.
+const FORMAT_VERSION: u32 = 3;
 
 /// Names under which a run's environment may say what it ran on, best first.
 const HARDWARE_KEYS: [&str; 4] = ["hardware_sku", "gpu", "cpu", "cpu_model"];
@@ -127,10 +127,16 @@ pub struct KvCapacity {
     pub blocks: Option<u64>,
     /// Tokens that fit.
     pub tokens: Option<u64>,
+    /// Tokens that fit for the baseline.
+    pub baseline_tokens: Option<u64>,
     /// Bytes per token of this arm.
     pub bytes_per_token: Option<f64>,
     /// Bytes per token of the baseline.
     pub baseline_bytes_per_token: Option<f64>,
+    /// Bytes per token of the baseline ÷ those of this arm.
+    pub bytes_gain: Option<f64>,
+    /// Tokens that fit ÷ those of the baseline. Comparable only where both had the same memory.
+    pub tokens_gain: Option<f64>,
     /// Where the figures come from.
     pub source: String,
 }
@@ -159,13 +165,13 @@ pub struct BinLatency {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvStatus {
-    /// Fewer bytes per token, and every judged cell passes.
+    /// More fits, and every judged cell passes.
     CapacityMetQualityMet,
     /// A judged cell regressed.
     CapacityMetQualityRegressed,
     /// Another backend ran than was asked for, or than the baseline's.
     BackendFallback,
-    /// No fewer bytes per token than the baseline.
+    /// No fewer bytes per token than the baseline, or no more tokens.
     CapacityNotMet,
     /// Neither can be said.
     Inconclusive,
@@ -199,8 +205,7 @@ fn kv_record(input: &ReportInput, candidate: usize) -> KvRecord {
     let summary = &arm.summary;
     let verdict = &input.verdict.arms[candidate];
     let asked = &summary.arm;
-    let bytes = &summary.resolved.kv_bytes_per_token;
-    let baseline_bytes = comparison.baseline.resolved.kv_bytes_per_token.value;
+    let capacity = capacity(&comparison.baseline.resolved, &summary.resolved);
     let fell_back = arm.confounded.is_some()
         || matches!((&asked.attention_backend, &summary.resolved.attention_backend.value),
             (Some(asked), Some(resolved)) if asked != resolved);
@@ -211,6 +216,7 @@ fn kv_record(input: &ReportInput, candidate: usize) -> KvRecord {
         let rate = |timings: Option<BinTimings>| timings.and_then(|timings| timings.decode_tokens_per_s);
         timing(arm).into_iter().map(|(bin, timings)| BinThroughput { bin, tokens_per_s: rate(timings) }).collect()
     };
+    let status = status(verdict.ruling, fell_back, capacity.is_met());
     KvRecord {
         format_version: FORMAT_VERSION,
         arm: asked.name.clone(),
@@ -226,13 +232,7 @@ fn kv_record(input: &ReportInput, candidate: usize) -> KvRecord {
         stored_layers: summary.resolved.kv_layers.value.clone(),
         context_length_bins: comparison.bins.iter().map(|bin| bin.tokens()).collect(),
         quality_by_bin: quality_by_bin(&comparison.bins, verdict),
-        kv_cache_capacity: KvCapacity {
-            blocks: summary.resolved.kv_cache_blocks.value,
-            tokens: summary.resolved.kv_cache_tokens.value,
-            bytes_per_token: bytes.value,
-            baseline_bytes_per_token: baseline_bytes,
-            source: sources(bytes, &summary.resolved.kv_cache_tokens),
-        },
+        kv_cache_capacity: capacity,
         throughput_before: throughput(&comparison.baseline.arm.name),
         throughput_after: throughput(&asked.name),
         latency_by_bin: timing(&asked.name)
@@ -245,7 +245,7 @@ fn kv_record(input: &ReportInput, candidate: usize) -> KvRecord {
             .collect(),
         scales: summary.resolved.kv_scales.value.clone(),
         verdict: verdict.ruling,
-        status: status(verdict.ruling, fell_back, bytes.value, baseline_bytes),
+        status,
     }
 }
 
@@ -272,10 +272,42 @@ fn sources(bytes: &Evidence<f64>, tokens: &Evidence<u64>) -> String {
     if bytes.source == tokens.source { bytes.source.clone() } else { format!("{}; {}", bytes.source, tokens.source) }
 }
 
+/// The candidate's capacity beside the baseline's.
+fn capacity(baseline: &Resolved, candidate: &Resolved) -> KvCapacity {
+    let (bytes, tokens) = (&candidate.kv_bytes_per_token, &candidate.kv_cache_tokens);
+    let (baseline_bytes, baseline_tokens) = (baseline.kv_bytes_per_token.value, baseline.kv_cache_tokens.value);
+    let ratio = |above: Option<f64>, below: Option<f64>| {
+        above.zip(below).filter(|(_, below)| *below > 0.0).map(|(above, below)| above / below)
+    };
+    let count = |tokens: Option<u64>| tokens.map(|tokens| tokens as f64);
+    KvCapacity {
+        blocks: candidate.kv_cache_blocks.value,
+        tokens: tokens.value,
+        baseline_tokens,
+        bytes_per_token: bytes.value,
+        baseline_bytes_per_token: baseline_bytes,
+        bytes_gain: ratio(baseline_bytes, bytes.value),
+        tokens_gain: ratio(count(tokens.value), count(baseline_tokens)),
+        source: sources(bytes, tokens),
+    }
+}
+
+impl KvCapacity {
+    /// Whether more fits than with the baseline; `None` where nothing is known. Fewer bytes per token are a gain unless fewer
+    /// tokens fit all the same; a number of blocks that was set by hand gives equal tokens, which then say nothing.
+    fn is_met(&self) -> Option<bool> {
+        match (self.bytes_gain, self.tokens_gain) {
+            (Some(bytes), Some(tokens)) => Some(bytes > 1.0 && tokens >= 1.0),
+            (Some(bytes), None) => Some(bytes > 1.0),
+            (None, Some(tokens)) => Some(tokens > 1.0),
+            (None, None) => None,
+        }
+    }
+}
+
 /// A regression stands even where the capacity is unknown; a good word needs both halves known.
-fn status(ruling: Ruling, fell_back: bool, bytes: Option<f64>, baseline_bytes: Option<f64>) -> KvStatus {
-    let is_smaller = bytes.zip(baseline_bytes).map(|(bytes, baseline)| bytes < baseline);
-    match (ruling, is_smaller) {
+fn status(ruling: Ruling, fell_back: bool, is_capacity_met: Option<bool>) -> KvStatus {
+    match (ruling, is_capacity_met) {
         (Ruling::Invalid, _) => KvStatus::Invalid,
         _ if fell_back => KvStatus::BackendFallback,
         (_, Some(false)) => KvStatus::CapacityNotMet,
@@ -373,14 +405,41 @@ mod tests {
 
     #[test]
     fn a_good_status_needs_both_halves_known() {
-        let half = (Some(8.0), Some(16.0));
-        assert_eq!(status(Ruling::Pass, false, half.0, half.1), KvStatus::CapacityMetQualityMet);
-        assert_eq!(status(Ruling::Pass, false, None, half.1), KvStatus::Inconclusive);
-        assert_eq!(status(Ruling::Pass, false, Some(16.0), Some(16.0)), KvStatus::CapacityNotMet);
-        assert_eq!(status(Ruling::Pass, true, half.0, half.1), KvStatus::BackendFallback);
-        assert_eq!(status(Ruling::Regressed, false, None, None), KvStatus::CapacityMetQualityRegressed);
-        assert_eq!(status(Ruling::Invalid, true, half.0, half.1), KvStatus::Invalid);
-        assert_eq!(status(Ruling::Inconclusive, false, half.0, half.1), KvStatus::Inconclusive);
+        let met = Some(true);
+        assert_eq!(status(Ruling::Pass, false, met), KvStatus::CapacityMetQualityMet);
+        assert_eq!(status(Ruling::Pass, false, None), KvStatus::Inconclusive);
+        assert_eq!(status(Ruling::Pass, false, Some(false)), KvStatus::CapacityNotMet);
+        assert_eq!(status(Ruling::Pass, true, met), KvStatus::BackendFallback);
+        assert_eq!(status(Ruling::Regressed, false, None), KvStatus::CapacityMetQualityRegressed);
+        assert_eq!(status(Ruling::Regressed, false, Some(false)), KvStatus::CapacityNotMet);
+        assert_eq!(status(Ruling::Invalid, true, met), KvStatus::Invalid);
+        assert_eq!(status(Ruling::Inconclusive, false, met), KvStatus::Inconclusive);
+    }
+
+    #[test]
+    fn capacity_is_gained_by_bytes_and_tokens_together_or_by_the_one_that_is_known() {
+        let resolved = |bytes: Option<f64>, tokens: Option<u64>| Resolved {
+            kv_bytes_per_token: Evidence { value: bytes, source: "arithmetic".into() },
+            kv_cache_tokens: Evidence { value: tokens, source: "start-up log".into() },
+            ..Resolved::unknown("nowhere")
+        };
+        let baseline = resolved(Some(16.0), Some(1000));
+        for (bytes, tokens, gains, met) in [
+            (Some(8.0), Some(2000), (Some(2.0), Some(2.0)), Some(true)),
+            (Some(8.0), Some(1000), (Some(2.0), Some(1.0)), Some(true)),
+            // Asked for half the bytes, and yet less fits: not what was asked for is in effect.
+            (Some(8.0), Some(990), (Some(2.0), Some(0.99)), Some(false)),
+            (Some(16.0), Some(2000), (Some(1.0), Some(2.0)), Some(false)),
+            (Some(8.0), None, (Some(2.0), None), Some(true)),
+            (None, Some(2000), (None, Some(2.0)), Some(true)),
+            (None, Some(1000), (None, Some(1.0)), Some(false)),
+            (None, None, (None, None), None),
+            (Some(0.0), None, (None, None), None),
+        ] {
+            let found = capacity(&baseline, &resolved(bytes, tokens));
+            assert_eq!(((found.bytes_gain, found.tokens_gain), found.is_met()), (gains, met), "{bytes:?} {tokens:?}");
+        }
+        assert_eq!(capacity(&resolved(None, Some(0)), &baseline).tokens_gain, None);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod bench;
 mod engine_options;
+mod plan;
 mod robustness;
 mod run_folder;
 

@@ -1,5 +1,7 @@
 //! The only integration-test binary.
 
+// What fits on which GPU, against published models.
+mod capacity;
 // The command line from outside: help, messages, exit codes, dry runs.
 mod cli;
 // The user's own prompts.

@@ -27,7 +27,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("scorers", &["hint", "sample"]),
     ("detectors", &["sample"]),
     ("suite", &["units", "hint", "rng", "tokenizer", "sample", "tasks", "scorers", "detectors"]),
-    ("capacity", &["units", "setup", "engine"]),
+    ("capacity", &["units", "hint", "setup", "engine"]),
     ("serving", &["units", "hint", "setup", "capacity", "engine"]),
     ("targets", &["units", "hint", "sample", "setup", "tokenizer", "engine", "serving"]),
     ("record", &["units", "hint", "sample", "setup", "suite"]),

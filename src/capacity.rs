@@ -1,1 +1,0 @@
-//! Bytes, tokens and blocks: what fits on which GPU.

@@ -27,6 +27,7 @@ use crate::config::ConfigError;
 use crate::detect::DetectError;
 use crate::engine_settings::EngineOptionError;
 use crate::exit_code::Exit;
+use crate::inspect_log::InspectLogError;
 use crate::logprobs::InputError;
 
 /// Why a command ended without its result.
@@ -78,6 +79,8 @@ pub(crate) enum Failure {
     Bench(#[from] BenchError),
     #[error(transparent)]
     Detect(#[from] DetectError),
+    #[error(transparent)]
+    InspectLog(#[from] InspectLogError),
     #[error("no candidate is left besides the baseline `{baseline}`")]
     NoCandidate { baseline: String },
     #[error("`{}` holds no record of a baseline", dir.display())]
@@ -136,6 +139,7 @@ impl Failure {
             | Self::Input(_)
             | Self::Bench(_)
             | Self::Detect(_)
+            | Self::InspectLog(_)
             | Self::ManyBaselines { .. }
             | Self::RunFolder { .. }
             | Self::ManyFolders { .. }
@@ -304,6 +308,7 @@ impl Hint for Failure {
             Self::Input(error) => error.hints(),
             Self::Bench(error) => error.hints(),
             Self::Detect(error) => error.hints(),
+            Self::InspectLog(error) => error.hints(),
             Self::NoCandidate { .. } => {
                 vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]
             }

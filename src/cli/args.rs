@@ -43,6 +43,8 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Look for symptoms of degradation in outputs on file; no model needed
     Detect(DetectArgs),
+    /// What a server's start-up log says: KV dtype, backend, capacity, silent replacements
+    InspectLog(InspectLogArgs),
     /// Teacher-forced log-probabilities of given text under a model and a KV cache
     Logprobs(LogprobsArgs),
     /// Measure speed and memory of the embedded engine on this machine
@@ -328,6 +330,16 @@ pub(crate) struct DetectArgs {
     /// Print a table of verdicts by the lines' own field `label` at the end
     #[arg(long)]
     pub(crate) confusion: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct InspectLogArgs {
+    /// Logs of vLLM, SGLang, TensorRT-LLM, llama.cpp, LMDeploy, TGI or Ollama; `-` is standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print one JSON object (an array for several files) on standard output; what is not known is null
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -27,6 +27,7 @@ use crate::config::ConfigError;
 use crate::detect::DetectError;
 use crate::engine_settings::EngineOptionError;
 use crate::exit_code::Exit;
+use crate::inspect_log::InspectLogError;
 use crate::logprobs::InputError;
 use crate::plan::PlanError;
 
@@ -81,6 +82,8 @@ pub(crate) enum Failure {
     Plan(#[from] PlanError),
     #[error(transparent)]
     Detect(#[from] DetectError),
+    #[error(transparent)]
+    InspectLog(#[from] InspectLogError),
     #[error("no candidate is left besides the baseline `{baseline}`")]
     NoCandidate { baseline: String },
     #[error("`{}` holds no record of a baseline", dir.display())]
@@ -140,6 +143,7 @@ impl Failure {
             | Self::Bench(_)
             | Self::Plan(_)
             | Self::Detect(_)
+            | Self::InspectLog(_)
             | Self::ManyBaselines { .. }
             | Self::RunFolder { .. }
             | Self::ManyFolders { .. }
@@ -309,6 +313,7 @@ impl Hint for Failure {
             Self::Bench(error) => error.hints(),
             Self::Plan(error) => error.hints(),
             Self::Detect(error) => error.hints(),
+            Self::InspectLog(error) => error.hints(),
             Self::NoCandidate { .. } => {
                 vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]
             }

@@ -45,7 +45,7 @@ pub(super) const DIALECT: Dialect = Dialect {
 
 static ALLOCATED: LazyLock<Regex> = LazyLock::new(|| {
     pattern(concat!(
-        r"KV Cache (?:is allocated|VA upper bound)\. (?:dtype: (?P<dtype>torch\.\w+|\w+), )?#tokens: (?P<tokens>[\d,]+)",
+        r"KV Cache (?:is allocated|VA upper bound)\. (?:dtype: (?P<dtype>torch\.\w+|\w+), )?#tokens: (?P<tokens>[\d,]*\d)",
         r"(?:, K(?: size:)? (?P<k>[\d.]+) GB, V(?: size:)? (?P<v>[\d.]+) GB|, KV(?: size:)? (?P<kv>[\d.]+) GB)?"
     ))
 });

@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::super::draft::Draft;
-use super::super::{number, pattern};
 use super::{Start, start};
+use crate::serving::startup_log::draft::Draft;
+use crate::serving::startup_log::{number, pattern};
 
 static TOKENS: LazyLock<Regex> = LazyLock::new(|| pattern(r"(\w+(?: \+ host)?) KV cache size: ([\d,]+) tokens"));
 static CONCURRENCY: LazyLock<Regex> =

@@ -213,6 +213,39 @@ fn measured_bytes(witness: &Witness) -> Option<Evidence<f64>> {
     (gib > 0.0).then(|| Evidence::known(gib * GIB / tokens as f64, source))
 }
 
+/// Options that deal a cache out to ranks by its heads.
+const HEAD_RANK_OPTIONS: &[&str] = &["--tensor-parallel-size", "-tp", "--tp", "--tp-size", "--tp_size"];
+/// Options after which memory over tokens is no longer bytes per token: layers or contexts are dealt out, or blocks are left unused.
+const UNPLAIN_OPTIONS: &[&str] = &[
+    "--pipeline-parallel-size",
+    "-pp",
+    "--pp",
+    "--pp-size",
+    "--pp_size",
+    "--decode-context-parallel-size",
+    "-dcp",
+    "--dcp-size",
+    "--num-gpu-blocks-override",
+];
+
+/// Tensor-parallel ranks as a command line asks for them: 1 where it says nothing, `None` where its other options leave open what
+/// one rank holds.
+pub fn n_rank(command_line: &[String]) -> Option<u32> {
+    let mut found = Some(1);
+    for (index, argument) in command_line.iter().enumerate() {
+        let (name, attached) =
+            argument.split_once('=').map_or((argument.as_str(), None), |(name, value)| (name, Some(value)));
+        if UNPLAIN_OPTIONS.contains(&name) {
+            return None;
+        }
+        if HEAD_RANK_OPTIONS.contains(&name) {
+            let value = attached.or_else(|| command_line.get(index + 1).map(String::as_str));
+            found = Some(value?.parse().ok().filter(|ranks| *ranks > 0)?);
+        }
+    }
+    found
+}
+
 /// `false` anywhere is a contradiction, `true` a confirmation, nothing is nothing.
 fn status(answers: impl Iterator<Item = bool>) -> CheckStatus {
     answers.fold(CheckStatus::Unknown, |status, holds| match (status, holds) {

@@ -30,6 +30,7 @@ use crate::exit_code::Exit;
 use crate::inspect_log::InspectLogError;
 use crate::logprobs::InputError;
 use crate::plan::PlanError;
+use crate::probe::ProbeError;
 
 /// Why a command ended without its result.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +85,8 @@ pub(crate) enum Failure {
     Detect(#[from] DetectError),
     #[error(transparent)]
     InspectLog(#[from] InspectLogError),
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
     #[error("no candidate is left besides the baseline `{baseline}`")]
     NoCandidate { baseline: String },
     #[error("`{}` holds no record of a baseline", dir.display())]
@@ -154,6 +157,7 @@ impl Failure {
             | Self::OutputIsRecord { .. }
             | Self::OutputKind { .. } => Exit::Usage,
             Self::ArmMissing { .. } | Self::ArmUnfinished { .. } => Exit::NotMeasured,
+            Self::Probe(error) => error.exit(),
             Self::Suite(error) if error.is_selection() => Exit::NothingSelected,
             Self::Suite(_) | Self::Haystack(_) => Exit::Usage,
             Self::Store(error) => of_store(error),
@@ -314,6 +318,7 @@ impl Hint for Failure {
             Self::Plan(error) => error.hints(),
             Self::Detect(error) => error.hints(),
             Self::InspectLog(error) => error.hints(),
+            Self::Probe(error) => error.hints(),
             Self::NoCandidate { .. } => {
                 vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]
             }

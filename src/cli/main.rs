@@ -23,6 +23,7 @@ mod model;
 mod output;
 mod plan;
 mod policy;
+mod probe;
 mod progress;
 mod records;
 mod report;
@@ -71,6 +72,7 @@ fn execute(cli: &Cli) -> Result<Exit, Failure> {
         Command::List(args) => list::execute(args),
         Command::Detect(args) => detect::execute(args),
         Command::InspectLog(args) => inspect_log::execute(args),
+        Command::Probe(args) => probe::execute(args),
         Command::Logprobs(args) => logprobs::execute(args, &config()?),
         Command::Bench(args) => bench::execute(args, &config()?),
         Command::Plan(args) => plan::execute(args),

@@ -99,12 +99,10 @@ fn asked(line: &LogLine, draft: &mut Draft) {
     {
         draft.requested(dtype, line.number);
     }
-    match group(&VARIABLE_FLASH, text)
-        .or_else(|| option(text, &["--flash-attn"]))
-        .or_else(|| group(&RUNNER_FLASH, text))
-    {
-        Some("true" | "1" | "on" | "Enabled") => draft.requested_backend("flash_attn", line.number),
-        _ => {}
+    let flash =
+        group(&VARIABLE_FLASH, text).or_else(|| option(text, &["--flash-attn"])).or_else(|| group(&RUNNER_FLASH, text));
+    if matches!(flash, Some("true" | "1" | "on" | "Enabled")) {
+        draft.requested_backend("flash_attn", line.number);
     }
 }
 

@@ -34,6 +34,7 @@ pub(super) const DIALECT: Dialect = Dialect {
         "(APIServer",
         "# GPU blocks: ",
         "# cuda blocks: ",
+        "# CPU blocks: ",
         "CPU backend doesn't support ",
         "Default vLLM sampling parameters",
         "GPU KV cache usage: ",

@@ -75,7 +75,7 @@ fn tokens(start: &Start<'_>, draft: &mut Draft) {
         draft.note(&format!("the capacity is printed {printed} times{range}; the smallest is given"));
     }
     for (line, found) in start.all(&BLOCKS) {
-        let Some(value) = number::<u64>(&found[2]).filter(|_| &found[1] != "CPU") else { continue };
+        let Some(value) = number::<u64>(&found[2]) else { continue };
         if draft.facts.kv_blocks.is_none_or(|known| value < known) {
             draft.blocks(value, line.number);
         }

@@ -166,6 +166,102 @@ impl Resolved {
     }
 }
 
+/// Name of the fact that decides whether an arm was treated at all.
+pub const KV_CACHE_DTYPE: &str = "kv_cache_dtype";
+
+/// A fact that was asked for, or that matters without having been asked for, and what was seen of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// `kv_cache_dtype`, `attention_backend`, `max_model_len`, ...
+    pub fact: String,
+    /// What was asked for; `None` where nothing was.
+    pub asked: Option<String>,
+    /// What was seen, one entry per source. Sources may disagree.
+    pub observed: Vec<Observation>,
+    /// What follows.
+    pub status: CheckStatus,
+}
+
+/// What one source says of a fact.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Observation {
+    /// The value as the source has it.
+    pub value: String,
+    /// `start-up log line 41`, `/metrics`, `config.json`, `memory / tokens (start-up log line 41)`.
+    pub source: String,
+}
+
+/// Whether what was asked for is in effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckStatus {
+    /// A source that can know says so, and none says otherwise.
+    Confirmed,
+    /// A source says otherwise.
+    Contradicted,
+    /// No source can tell.
+    Unknown,
+}
+
+impl CheckStatus {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Confirmed => "confirmed",
+            Self::Contradicted => "contradicted",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl Check {
+    /// Whether a source says otherwise than was asked for.
+    pub fn is_contradicted(&self) -> bool {
+        self.status == CheckStatus::Contradicted
+    }
+
+    /// What was seen, in words: `fp8 (start-up log line 41), auto (/metrics)`.
+    pub fn observed_in_words(&self) -> String {
+        let one = |it: &Observation| format!("{} ({})", it.value, it.source);
+        self.observed.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// One spelling for one dtype of a cache, in lower case. `fp8` is e4m3 wherever an engine takes it; `fnuz` is the same format with
+/// another zero.
+pub fn canonical_dtype(name: &str) -> String {
+    let lower = name.trim().to_ascii_lowercase().replace('-', "_");
+    let plain = lower.trim_start_matches("torch.");
+    let name = match plain {
+        "fp8" | "fp8_e4m3fn" | "fp8_e4m3fnuz" | "float8_e4m3fn" | "float8_e4m3fnuz" => "fp8_e4m3",
+        "fp8_e5m2fnuz" | "float8_e5m2" | "float8_e5m2fnuz" => "fp8_e5m2",
+        "bf16" => "bfloat16",
+        "fp16" | "f16" | "half" => "float16",
+        "fp32" | "f32" | "float" => "float32",
+        other => other,
+    };
+    name.to_owned()
+}
+
+/// Bits per value without scales, where the name says so. Of `q8_0/q4_0` (keys and values apart) the smaller.
+pub fn dtype_bits(name: &str) -> Option<f64> {
+    if let Some((keys, values)) = name.split_once('/') {
+        return Some(dtype_bits(keys)?.min(dtype_bits(values)?));
+    }
+    let name = canonical_dtype(name);
+    let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    match name.as_str() {
+        "float32" => Some(32.0),
+        "bfloat16" | "float16" => Some(16.0),
+        _ if starts(&["fp8", "int8", "q8_", "mxfp8"]) => Some(8.0),
+        _ if starts(&["q5_"]) => Some(5.0),
+        _ if starts(&["int4", "q4_", "iq4_", "nvfp4", "fp4", "mxfp4"]) => Some(4.0),
+        _ => None,
+    }
+}
+
 /// What identifies the model that was measured. Equal in every arm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -182,4 +278,25 @@ pub struct ModelIdentity {
     pub rope: String,
     /// Context length the model was trained for.
     pub trained_context: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_dtype_has_one_spelling_and_its_bits() {
+        for (name, canonical, bits) in [
+            ("fp8", "fp8_e4m3", Some(8.0)),
+            ("torch.float8_e4m3fnuz", "fp8_e4m3", Some(8.0)),
+            ("torch.float8_e5m2", "fp8_e5m2", Some(8.0)),
+            ("BF16", "bfloat16", Some(16.0)),
+            ("f16", "float16", Some(16.0)),
+            ("Q8_0", "q8_0", Some(8.0)),
+            ("f16/q4_0", "f16/q4_0", Some(4.0)),
+            ("auto", "auto", None),
+        ] {
+            assert_eq!((canonical_dtype(name).as_str(), dtype_bits(name)), (canonical, bits), "{name}");
+        }
+    }
 }

@@ -26,8 +26,12 @@ def arguments():
     return parser.parse_args()
 
 
+# Names that other engines use.
+ALIASES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+
+
 def cache_type(xllamacpp, name):
-    value = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + name.upper(), None)
+    value = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + ALIASES.get(name, name).upper(), None)
     if value is None:
         sys.exit(f"error: no cache type `{name}` in this llama.cpp")
     return value

@@ -29,6 +29,8 @@ const WEIGHTS_FILE: &str = "model.safetensors";
 /// Where ModelOpt says how it quantized.
 const MODELOPT_FILE: &str = "hf_quant_config.json";
 
+/// Families that share the embedding with the output layer where a file does not say.
+const TIED_BY_DEFAULT: &[&str] = &["gemma", "gemma2", "gemma3n_text", "cohere", "cohere2", "gpt2"];
 /// Names of the number of query heads.
 pub(super) const HEAD_KEYS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
 /// Names of the width of the residual stream.
@@ -78,6 +80,12 @@ impl ModelShape {
         let parameters = parameters::count(&keys, &layers)?;
         if !std::ptr::eq(keys.inner, file) {
             notes.push("only the language model is counted: encoders of images or sound come on top".into());
+        }
+        if !parameters::CHECKED_FAMILIES.contains(&keys.model_type()) {
+            notes.push(
+                "parameters are those of a usual decoder of this shape: no published count of this family was checked"
+                    .into(),
+            );
         }
         if keys.nonzero(&["num_nextn_predict_layers", "mtp_num_hidden_layers"], MAX_LAYERS)?.is_some() {
             notes.push("layers that predict further tokens (MTP) are not counted".into());
@@ -217,10 +225,13 @@ impl Keys<'_> {
         self.value(key).and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// Whether the output layer is the embedding. Families differ in what silence means; not tied is the larger model.
+    /// Whether the output layer is the embedding. Not tied is the larger model.
     pub(super) fn is_tied(&self) -> bool {
         let said = self.value("tie_word_embeddings").and_then(Value::as_bool);
-        said.unwrap_or_else(|| self.known.is_some_and(|known| known.tied_embeddings))
+        said.unwrap_or_else(|| match self.known {
+            Some(known) => known.tied_embeddings,
+            None => TIED_BY_DEFAULT.contains(&self.model_type()),
+        })
     }
 
     /// A count of at least 1, or what the engine's reader knows instead.

@@ -45,7 +45,7 @@ pub(super) fn layers(keys: &Keys<'_>, notes: &mut Vec<String>) -> Result<Vec<Lay
     let n_state = reaches.iter().filter(|reach| **reach == Reach::State).count();
     if n_state > 0 {
         notes.push(format!(
-            "{n_state} of {n_layer} layers keep a state of fixed size (linear attention, Mamba or convolution), which is not counted"
+            "{n_state} of {n_layer} layers keep a state of fixed size (linear attention, Mamba or convolution), which is not counted; their weights are an estimate"
         ));
     }
     let attends = |reach: &Reach| matches!(reach, Reach::Everything | Reach::Window(_));

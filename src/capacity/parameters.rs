@@ -25,6 +25,21 @@ const MAX_EXPERTS: u32 = 1 << 14;
 const WITHOUT_GATE: &[&str] =
     &["gpt2", "gpt_neox", "gptj", "gpt_bigcode", "starcoder2", "falcon", "opt", "bloom", "phi", "mpt", "nemotron"];
 
+/// Model types for which this gives the published count (tested).
+pub(super) const CHECKED_FAMILIES: &[&str] = &[
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "gemma3",
+    "gemma3_text",
+    "smollm3",
+    "deepseek_v3",
+    "gpt_oss",
+];
+
 /// Counts of parameters by role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Parameters {

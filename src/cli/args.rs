@@ -43,6 +43,10 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Look for symptoms of degradation in outputs on file; no model needed
     Detect(DetectArgs),
+    /// What a server's start-up log says: KV dtype, backend, capacity, silent replacements
+    InspectLog(InspectLogArgs),
+    /// What a running server says of itself: model, KV dtype, backend, capacity, each with its source
+    Probe(ProbeArgs),
     /// Teacher-forced log-probabilities of given text under a model and a KV cache
     Logprobs(LogprobsArgs),
     /// Measure speed and memory of the embedded engine on this machine
@@ -328,6 +332,38 @@ pub(crate) struct DetectArgs {
     /// Print a table of verdicts by the lines' own field `label` at the end
     #[arg(long)]
     pub(crate) confusion: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct InspectLogArgs {
+    /// Logs of vLLM, SGLang, TensorRT-LLM, llama.cpp, LMDeploy, TGI or Ollama; `-` is standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print one JSON object (an array for several files) on standard output; what is not known is null
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ProbeArgs {
+    /// Address of the server: http://localhost:8000, with or without /v1
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    /// Name of the variable that holds the API key
+    #[arg(long, value_name = "NAME")]
+    pub(crate) api_key_env: Option<String>,
+    /// Model folder, or its config.json: tells what the checkpoint makes of the KV dtype `auto`
+    #[arg(long, value_name = "PATH")]
+    pub(crate) model: Option<PathBuf>,
+    /// The server's start-up log, which tells what no endpoint does
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    /// Tensor-parallel ranks of the server: with --model and --log the bytes per token tell the width of the cache
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) tensor_parallel: Option<u32>,
+    /// Print one JSON document on standard output; what is not known is null
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -28,8 +28,10 @@ use crate::config::ConfigError;
 use crate::detect::DetectError;
 use crate::engine_settings::EngineOptionError;
 use crate::exit_code::Exit;
+use crate::inspect_log::InspectLogError;
 use crate::logprobs::InputError;
 use crate::plan::PlanError;
+use crate::probe::ProbeError;
 
 /// Why a command ended without its result.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +88,10 @@ pub(crate) enum Failure {
     Launch(#[from] LaunchError),
     #[error("no [[arm]] is named `{name}` or has this dtype")]
     NoArm { name: String, known: Vec<String> },
+    #[error(transparent)]
+    InspectLog(#[from] InspectLogError),
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
     #[error("no candidate is left besides the baseline `{baseline}`")]
     NoCandidate { baseline: String },
     #[error("`{}` holds no record of a baseline", dir.display())]
@@ -145,6 +151,7 @@ impl Failure {
             | Self::Bench(_)
             | Self::Plan(_)
             | Self::Detect(_)
+            | Self::InspectLog(_)
             | Self::ManyBaselines { .. }
             | Self::RunFolder { .. }
             | Self::ManyFolders { .. }
@@ -157,6 +164,7 @@ impl Failure {
             Self::ArmMissing { .. } | Self::ArmUnfinished { .. } => Exit::NotMeasured,
             Self::Launch(error) if error.is_usage() => Exit::Usage,
             Self::Launch(_) => Exit::NotMeasured,
+            Self::Probe(error) => error.exit(),
             Self::Suite(error) if error.is_selection() => Exit::NothingSelected,
             Self::Suite(_) | Self::Haystack(_) => Exit::Usage,
             Self::Store(error) => of_store(error),
@@ -323,6 +331,8 @@ impl Hint for Failure {
             Self::NoArm { name, known } => {
                 vec![did_you_mean(name, &known.iter().map(String::as_str).collect::<Vec<_>>())]
             }
+            Self::InspectLog(error) => error.hints(),
+            Self::Probe(error) => error.hints(),
             Self::NoCandidate { .. } => {
                 vec!["name other dtypes with `--kv-cache-dtype`, or another `--baseline`".into()]
             }

@@ -12,6 +12,7 @@ mod engine_settings;
 mod exit_code;
 mod failure;
 mod gate;
+mod inspect_log;
 mod interrupt;
 mod list;
 mod logprobs;
@@ -22,6 +23,7 @@ mod model;
 mod output;
 mod plan;
 mod policy;
+mod probe;
 mod progress;
 mod records;
 mod report;
@@ -71,6 +73,8 @@ fn execute(cli: &Cli) -> Result<Exit, Failure> {
         Command::Suite(command) => suite::execute(command, &config()?),
         Command::List(args) => list::execute(args),
         Command::Detect(args) => detect::execute(args),
+        Command::InspectLog(args) => inspect_log::execute(args),
+        Command::Probe(args) => probe::execute(args),
         Command::Logprobs(args) => logprobs::execute(args, &config()?),
         Command::Bench(args) => bench::execute(args, &config()?),
         Command::Plan(args) => plan::execute(args),

@@ -4,6 +4,8 @@
 //! arm is read from its record, and its server is not started again.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +15,16 @@ use kvgauge::record::run::GateChoice;
 use kvgauge::record::{Record, RunFile};
 use kvgauge::runner::{ArmOutcome, ArmRun, identity};
 use kvgauge::sample::Outcome;
+use kvgauge::serving::checkpoint::Checkpoint;
+use kvgauge::serving::evidence::{self, Asked, Weighed, Witness};
 use kvgauge::serving::launch::Launched;
-use kvgauge::setup::{Arm, ModelIdentity, Resolved};
+use kvgauge::serving::probe::probe;
+use kvgauge::serving::startup_log::{self, LogError};
+use kvgauge::setup::{Arm, ModelIdentity};
 use kvgauge::suite::{Plan, Suite};
 use kvgauge::targets::CancelFlag;
 use kvgauge::targets::embedded::open_tokenizer;
-use kvgauge::targets::openai::{Endpoint, TokenAgreement};
+use kvgauge::targets::openai::{Endpoint, EndpointSettings, TokenAgreement};
 use kvgauge::tokenizer::{TokenCounter, Tokenizer};
 use tokio::runtime::Runtime;
 
@@ -29,6 +35,7 @@ use crate::interrupt::Interrupt;
 use crate::measure::{self, Measured, MeasuredArm};
 use crate::model;
 use crate::output::note;
+use crate::probe::ProbeError;
 use crate::progress::Progress;
 use crate::server_arms::{ServerArm, ServerArms};
 use crate::settings::{Measurement, ModelSettings};
@@ -226,7 +233,10 @@ impl Session<'_> {
     /// The endpoint of an arm, with what is in effect there.
     async fn connect(&self, server: &ServerArm, started: &Started, arm: &Arm) -> Result<Endpoint, Failure> {
         let settings = server.endpoint(&started.url)?;
-        let resolved = Resolved::unknown("no evidence");
+        let Weighed { resolved, checks, notes } = self.weigh(server, started, &settings, arm).await?;
+        for line in notes {
+            note(&format!("{}: {line}", arm.name));
+        }
         let name = self.measurement.model.name.clone();
         let model = ModelIdentity {
             weights: format!("as the server has `{}`", settings.model.as_deref().unwrap_or("its only model")),
@@ -237,12 +247,41 @@ impl Session<'_> {
             trained_context: resolved.max_model_len.value.unwrap_or(0),
         };
         let counter = Arc::clone(&self.tokenizer) as Arc<dyn TokenCounter>;
-        let endpoint = Endpoint::connect(settings, arm, model, resolved, counter).await?;
+        let endpoint = Endpoint::connect(settings, arm, model, resolved, counter).await?.with_checks(checks);
         let agreement = endpoint.check_tokens().await?;
         if agreement != TokenAgreement::Same {
             note(&format!("{}: {agreement}", arm.name));
         }
         Ok(endpoint)
+    }
+
+    /// What is in effect on the server of an arm: out of its log, its endpoints, and the model's files where they are here.
+    async fn weigh(
+        &self,
+        server: &ServerArm,
+        started: &Started,
+        settings: &EndpointSettings,
+        arm: &Arm,
+    ) -> Result<Weighed, Failure> {
+        let mut witnesses = Vec::new();
+        if let Some(launched) = &started.launched {
+            let path = launched.log_path().to_path_buf();
+            let failed = |source| ProbeError::Log { path: path.clone(), source };
+            let log = File::open(&path).map_err(|error| failed(LogError::from(error)))?;
+            witnesses.push(Witness::log(startup_log::read(BufReader::new(log)).map_err(failed)?));
+        }
+        // The endpoint itself says what is wrong with an address; here only what it tells of itself counts.
+        let key = settings.api_key_env.as_deref().and_then(|name| std::env::var(name).ok());
+        if let Ok(probe) = probe(&started.url, key.as_deref()).await {
+            witnesses.extend(probe.sources.iter().map(|(path, facts)| Witness::endpoint(path, facts.clone())));
+        }
+        let checkpoint = match self.model_path.is_dir() {
+            true => Checkpoint::read(&self.model_path).ok(),
+            false => None,
+        };
+        let n_rank = server.launch.as_ref().and_then(|launch| evidence::n_rank(&launch.launch));
+        let context_tokens = self.suite.bins.iter().map(|bin| bin.bin.tokens()).max();
+        Ok(evidence::weigh(&Asked { arm, context_tokens, n_rank }, &witnesses, checkpoint.as_ref()))
     }
 
     /// The options that shaped the run, for `reproduce`.

@@ -42,6 +42,7 @@ pub(crate) fn manifest(arm: Arm, planned_items: u64) -> Manifest {
             max_model_len: Evidence::known(8192, "test"),
             ..Resolved::unknown("test")
         },
+        checks: Vec::new(),
         environment: BTreeMap::new(),
         planned_items,
         status: RunStatus::Complete,

@@ -25,14 +25,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::Record;
 use crate::sample::{Bin, FaultKind, Finding, FindingKind, Outcome};
-use crate::setup::{Arm, ModelIdentity, Resolved};
+use crate::setup::{Arm, Check, ModelIdentity, Resolved};
 use crate::suite::TaskGroup;
 
 pub use error::CompareError;
 pub use robustness::{Drift, Robustness};
 
-/// Version of [`Comparison`] as a document. Changelog: 1 first version.
-pub const COMPARISON_FORMAT: u32 = 1;
+/// Version of [`Comparison`] as a document. Changelog: 1 first version; 2 `checks` of an arm.
+pub const COMPARISON_FORMAT: u32 = 2;
 
 /// Pairs every candidate (and the A/A control) with the baseline.
 ///
@@ -126,6 +126,9 @@ pub struct ArmSummary {
     pub arm: Arm,
     /// What is in effect.
     pub resolved: Resolved,
+    /// What was asked for against what each source says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
     /// Items planned.
     pub planned_items: u64,
     /// Whether every planned item has a record.

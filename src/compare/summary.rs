@@ -34,6 +34,7 @@ pub(super) fn summarize(arm: &Arm<'_>) -> ArmSummary {
     ArmSummary {
         arm: arm.manifest.arm.clone(),
         resolved: arm.manifest.resolved.clone(),
+        checks: arm.manifest.checks.clone(),
         planned_items: arm.manifest.planned_items,
         complete: arm.item_count() >= arm.manifest.planned_items,
         outcomes: OUTCOMES.map(|outcome| (outcome, count(outcome))).to_vec(),

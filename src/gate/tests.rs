@@ -8,7 +8,7 @@ use crate::gate::{ArmVerdict, GateError, Ruling, judge, overview};
 use crate::hint::Hint as _;
 use crate::record::{Record, samples::SampleRecord};
 use crate::sample::{Bin, Finding, FindingKind, FinishReason, Outcome};
-use crate::setup::{Arm, Evidence};
+use crate::setup::{Arm, Check, CheckStatus, Evidence, KV_CACHE_DTYPE, Observation};
 use crate::suite::{CellPolicy, GatePolicy};
 
 /// A baseline that is right everywhere against an arm of which `wrong` of `n` items per bin are wrong. Every log-probability
@@ -492,6 +492,59 @@ fn servers_need_a_measured_noise_and_deterministic_engines_have_none() {
     one_reason(&base, None, &arm, "the server's own noise is not known");
     arm.samples[70].completion.as_mut().unwrap().text.pop();
     one_reason(&base, Some(&control), &arm, "all 60 outputs of 8K tokens and more equal");
+}
+
+fn dtype_check(asked: &str, value: &str, status: CheckStatus) -> Vec<Check> {
+    let observed = vec![Observation { value: value.into(), source: "start-up log line 4".into() }];
+    vec![Check { fact: KV_CACHE_DTYPE.into(), asked: Some(asked.into()), observed, status }]
+}
+
+#[test]
+fn a_server_that_contradicts_what_was_asked_was_not_treated() {
+    let (mut base, mut arm) = pair(&[(2048, 60, 0), (8192, 60, 0)], "fp8_e4m3");
+    let mut control = base.clone();
+    control.manifest.arm = Arm::control("bfloat16");
+    for record in [&mut base, &mut arm, &mut control] {
+        server(record);
+    }
+    arm.samples[70].completion.as_mut().unwrap().text.push('!');
+    arm.manifest.checks = dtype_check("fp8_e4m3", "fp8_e5m2", CheckStatus::Contradicted);
+    one_reason(&base, Some(&control), &arm, "fp8_e4m3 was asked for, but seen was fp8_e5m2 (start-up log line 4)");
+    arm.manifest.checks = dtype_check("fp8_e4m3", "fp8_e4m3", CheckStatus::Confirmed);
+    let clean = compare(&base, Some(&control), std::slice::from_ref(&arm)).unwrap();
+    assert_eq!(judged(&clean).ruling, Ruling::Pass);
+    base.manifest.checks = dtype_check("bfloat16", "fp8", CheckStatus::Contradicted);
+    one_reason(&base, Some(&control), &arm, "`bfloat16`: treatment not applied");
+}
+
+#[test]
+fn an_unknown_dtype_has_to_show_in_more_answers_than_noise_does() {
+    let (mut base, mut arm) = pair(&[(2048, 60, 0), (8192, 60, 0)], "fp8_e4m3");
+    let mut control = base.clone();
+    control.manifest.arm = Arm::control("bfloat16");
+    for record in [&mut base, &mut arm, &mut control] {
+        server(record);
+    }
+    arm.manifest.resolved.kv_cache_dtype = Evidence::unknown("/metrics");
+    let alter = |record: &mut Record, count: usize| {
+        for sample in record.samples.iter_mut().take(count) {
+            sample.completion.as_mut().unwrap().text.push('!');
+        }
+    };
+    alter(&mut control, 12);
+    alter(&mut arm, 14);
+    let last = arm.samples.len() - 1;
+    arm.samples[last].completion.as_mut().unwrap().text.push('!');
+    one_reason(&base, Some(&control), &arm, "the answers do not show it: 15 of 120 differ from the baseline's");
+    alter(&mut arm, 60);
+    let shown = compare(&base, Some(&control), std::slice::from_ref(&arm)).unwrap();
+    assert_eq!(judged(&shown).ruling, Ruling::Pass, "{:?}", reasons(&shown));
+    // A baseline that was left to the server has to be known.
+    for record in [&mut base, &mut control] {
+        record.manifest.arm.kv_cache_dtype = "auto".into();
+        record.manifest.resolved.kv_cache_dtype = Evidence::unknown("/metrics");
+    }
+    one_reason(&base, Some(&control), &arm, "whether its cache has 16 bits is not known");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use crate::compare::{ArmComparison, ArmSummary, Comparison};
 use crate::sample::Outcome;
+use crate::setup::{Check, KV_CACHE_DTYPE, canonical_dtype, dtype_bits};
+use crate::stats::proportion::wilson_95;
 use crate::suite::GatePolicy;
 use crate::units::format_percent;
 
@@ -56,6 +58,7 @@ pub(super) fn reasons(comparison: &Comparison, policy: &GatePolicy, arm: &ArmCom
     if is_treated {
         dtype_in_effect(&arm.summary, &mut reasons);
         treatment(&comparison.baseline, arm, &mut reasons);
+        shown_by_answers(comparison, arm, &mut reasons);
     } else {
         untreated(&comparison.baseline, arm, &mut reasons);
     }
@@ -86,34 +89,9 @@ fn completeness(policy: &GatePolicy, summary: &ArmSummary, reasons: &mut Vec<Str
     }
 }
 
-/// One spelling for one dtype. vLLM's `fp8` is `fp8_e4m3`.
-fn canonical(dtype: &str) -> String {
-    let lower = dtype.trim().to_ascii_lowercase().replace('-', "_");
-    let name = match lower.as_str() {
-        "fp8" | "fp8_e4m3fn" => "fp8_e4m3",
-        "bf16" => "bfloat16",
-        "fp16" | "f16" | "half" => "float16",
-        "fp32" | "f32" | "float" => "float32",
-        other => other,
-    };
-    name.to_owned()
-}
-
-/// Bits per code, where the name says so.
-fn bits(dtype: &str) -> Option<f64> {
-    let dtype = canonical(dtype);
-    match dtype.as_str() {
-        "float32" => Some(32.0),
-        "bfloat16" | "float16" => Some(16.0),
-        _ if dtype.starts_with("fp8") || dtype.starts_with("int8") => Some(8.0),
-        _ if dtype.starts_with("int4") => Some(4.0),
-        _ => None,
-    }
-}
-
 /// `auto` leaves the choice to the engine, so nothing can contradict it.
 fn is_auto(dtype: &str) -> bool {
-    canonical(dtype) == "auto"
+    canonical_dtype(dtype) == "auto"
 }
 
 fn baseline_dtype(baseline: &ArmSummary, reasons: &mut Vec<String>) {
@@ -121,8 +99,19 @@ fn baseline_dtype(baseline: &ArmSummary, reasons: &mut Vec<String>) {
         return;
     }
     dtype_in_effect(baseline, reasons);
-    if let Some(dtype) = &baseline.resolved.kv_cache_dtype.value
-        && bits(dtype).is_some_and(|bits| bits < 16.0)
+    // What a server makes of `auto` may be a quantized cache: nothing that the answers show could tell.
+    if engine_kind(baseline) == EngineKind::Server
+        && is_auto(&baseline.arm.kv_cache_dtype)
+        && is_dtype_unknown(baseline)
+    {
+        reasons.push(format!(
+            "the baseline `{}`: whether its cache has 16 bits is not known (looked at: {})",
+            baseline.arm.name, baseline.resolved.kv_cache_dtype.source
+        ));
+    }
+    if !contradicts_dtype(baseline)
+        && let Some(dtype) = &baseline.resolved.kv_cache_dtype.value
+        && dtype_bits(dtype).is_some_and(|bits| bits < 16.0)
     {
         reasons.push(format!("the baseline `{}` runs with a quantized cache ({dtype})", baseline.arm.name));
     }
@@ -134,21 +123,67 @@ fn dtype_in_effect(summary: &ArmSummary, reasons: &mut Vec<String>) {
     }
     let (name, asked) = (&summary.arm.name, &summary.arm.kv_cache_dtype);
     let evidence = &summary.resolved.kv_cache_dtype;
+    if let Some(check) = dtype_check(summary).filter(|check| check.is_contradicted()) {
+        let seen = check.observed_in_words();
+        reasons.push(format!("`{name}`: treatment not applied: {asked} was asked for, but seen was {seen}"));
+        return;
+    }
     match &evidence.value {
+        // On a server the answers may show it: see `shown_by_answers`.
+        None if engine_kind(summary) == EngineKind::Server => {}
         None => reasons.push(format!(
             "`{name}`: {asked} was asked for, but what is in effect is not known (looked at: {})",
             evidence.source
         )),
-        Some(dtype) if !is_auto(asked) && canonical(dtype) != canonical(asked) => {
+        Some(dtype) if !is_auto(asked) && canonical_dtype(dtype) != canonical_dtype(asked) => {
             reasons.push(format!("`{name}`: {asked} was asked for, but {dtype} is in effect ({})", evidence.source));
         }
         Some(_) => {}
     }
 }
 
+fn dtype_check(summary: &ArmSummary) -> Option<&Check> {
+    summary.checks.iter().find(|check| check.fact == KV_CACHE_DTYPE)
+}
+
+fn contradicts_dtype(summary: &ArmSummary) -> bool {
+    dtype_check(summary).is_some_and(Check::is_contradicted)
+}
+
+fn is_dtype_unknown(summary: &ArmSummary) -> bool {
+    engine_kind(summary) == EngineKind::Server
+        && summary.resolved.kv_cache_dtype.value.is_none()
+        && !contradicts_dtype(summary)
+}
+
+/// Where a server does not tell its dtype, the arm's answers have to differ from the baseline's more often than the baseline's own
+/// do: with the same cache in both they would not. Answers that merely differ show nothing, because servers' answers always may.
+fn shown_by_answers(comparison: &Comparison, arm: &ArmComparison, reasons: &mut Vec<String>) {
+    let Some(unknown) = [&comparison.baseline, &arm.summary].into_iter().find(|summary| is_dtype_unknown(summary))
+    else {
+        return;
+    };
+    let replica = || comparison.candidates.iter().find(|it| !is_treated(&comparison.baseline, it));
+    // With neither the measurement is refused for its noise.
+    let Some(control) = comparison.control.as_ref().or_else(replica) else { return };
+    let differing = |arm: &ArmComparison| {
+        let pairs = arm.pooled.as_ref().map_or(0, |pooled| pooled.pairs);
+        (arm.treatment.different_outputs.min(pairs), pairs)
+    };
+    let ((ours, pairs), (own, own_pairs)) = (differing(arm), differing(control));
+    let is_shown = wilson_95(ours, pairs).zip(wilson_95(own, own_pairs)).is_some_and(|(ours, own)| ours.0 > own.1);
+    if !is_shown {
+        reasons.push(format!(
+            "`{}`: {} was asked for, but what is in effect is not known (looked at: {}), and the answers do not show it: {ours} of \
+             {pairs} differ from the baseline's, of the baseline's own {own} of {own_pairs}",
+            unknown.arm.name, unknown.arm.kv_cache_dtype, unknown.resolved.kv_cache_dtype.source
+        ));
+    }
+}
+
 /// The dtype that counts: in effect, else as asked for.
 fn effective_dtype(summary: &ArmSummary) -> String {
-    canonical(summary.resolved.kv_cache_dtype.value.as_deref().unwrap_or(&summary.arm.kv_cache_dtype))
+    canonical_dtype(summary.resolved.kv_cache_dtype.value.as_deref().unwrap_or(&summary.arm.kv_cache_dtype))
 }
 
 /// Whether the arm is meant to differ from the baseline: by its dtype, by a setting of its own, or by another backend or
@@ -169,7 +204,7 @@ fn has_other_dtype(baseline: &ArmSummary, arm: &ArmSummary) -> bool {
     if is_auto(base) || is_auto(asked) {
         effective_dtype(baseline) != effective_dtype(arm)
     } else {
-        canonical(base) != canonical(asked)
+        canonical_dtype(base) != canonical_dtype(asked)
     }
 }
 
@@ -243,7 +278,7 @@ fn expected_bits(summary: &ArmSummary) -> Option<(f64, f64)> {
     let layers: f64 = runs.iter().map(|(count, _)| count).sum();
     let (mut least, mut most) = (0.0, 0.0);
     for (count, dtype) in runs {
-        let bits = bits(dtype)?;
+        let bits = dtype_bits(dtype)?;
         least += count * bits / layers;
         let scales = match bits {
             16.0.. => 0.0,
@@ -261,7 +296,8 @@ fn cache_bytes(baseline: &ArmSummary, arm: &ArmComparison, reasons: &mut Vec<Str
         reasons.push(format!("`{name}`: the bytes of the cache are not known"));
         return;
     };
-    let Some((base_bits, (least, most))) = bits(&effective_dtype(baseline)).zip(expected_bits(&arm.summary)) else {
+    let Some((base_bits, (least, most))) = dtype_bits(&effective_dtype(baseline)).zip(expected_bits(&arm.summary))
+    else {
         return;
     };
     // Half a byte of tolerance: these are whole numbers that went through a division.

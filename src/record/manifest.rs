@@ -7,13 +7,14 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::record::{MANIFEST_FILE, RecordError, journal};
-use crate::setup::{Arm, ModelIdentity, Resolved};
+use crate::setup::{Arm, Check, ModelIdentity, Resolved};
 
 /// Version of the record's format. Readers refuse another major, accept an older minor, and read but never append to a newer one.
 ///
 /// Changelog: 1.0 first version; 1.1 `arm.settings`, and in `resolved` what was passed over, arithmetic, layers and blocks;
-/// 1.2 `variant_of` of a sample, `reasoning` and `later_answers` of its completion, `turn_scores` of its score.
-pub const FORMAT: FormatVersion = FormatVersion { major: 1, minor: 2 };
+/// 1.2 `variant_of` of a sample, `reasoning` and `later_answers` of its completion, `turn_scores` of its score;
+/// 1.3 `checks` of the manifest.
+pub const FORMAT: FormatVersion = FormatVersion { major: 1, minor: 3 };
 
 /// A format version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +46,9 @@ pub struct Manifest {
     pub model: ModelIdentity,
     /// What is in effect.
     pub resolved: Resolved,
+    /// What was asked for against what each source says; empty where the engine is part of this program.
+    #[serde(default)]
+    pub checks: Vec<Check>,
     /// Machine and build, shown and never compared: CPU, threads, operating system.
     pub environment: BTreeMap<String, String>,
     /// Items of the plan.
@@ -75,6 +79,7 @@ pub(crate) const FIELDS: &[&str] = &[
     "arm",
     "model",
     "resolved",
+    "checks",
     "environment",
     "planned_items",
     "status",
@@ -251,6 +256,7 @@ pub(crate) mod tests {
                 max_model_len: Evidence::known(8192, "model file"),
                 ..Resolved::unknown("not said")
             },
+            checks: Vec::new(),
             environment: BTreeMap::from([("cpu".to_string(), "test".to_string())]),
             planned_items,
             status: RunStatus::Started,

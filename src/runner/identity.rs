@@ -26,6 +26,7 @@ pub fn manifest(
         arm: arm.clone(),
         model: target.model().clone(),
         resolved: target.resolved(),
+        checks: target.checks(),
         environment,
         planned_items: plan.item_count() as u64,
         status: RunStatus::Started,

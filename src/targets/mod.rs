@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::hint::Hint;
 use crate::sample::{Bin, Completion, Item};
-use crate::setup::{ModelIdentity, Resolved};
+use crate::setup::{Check, ModelIdentity, Resolved};
 use crate::targets::openai::EndpointError;
 use crate::tokenizer::TokenCounter;
 use crate::units;
@@ -24,6 +24,11 @@ pub trait Target: Send + Sync {
 
     /// What is in effect.
     fn resolved(&self) -> Resolved;
+
+    /// What was asked for against what each source says. Nothing where there is one source that always knows.
+    fn checks(&self) -> Vec<Check> {
+        Vec::new()
+    }
 
     /// Counts tokens as this target does.
     fn counter(&self) -> Arc<dyn TokenCounter>;

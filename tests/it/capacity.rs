@@ -56,6 +56,19 @@ const DEEPSEEK_V3: &str = r#"{"model_type": "deepseek_v3", "hidden_size": 7168, 
     "attention_bias": false, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "quantization_config":
     {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}}"#;
 
+const QWEN3_8B: &str = r#"{"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288,
+    "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 151936, "max_position_embeddings": 40960, "use_sliding_window": false, "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000, "hidden_act": "silu", "tie_word_embeddings": false, "torch_dtype": "bfloat16"}"#;
+const MIXTRAL_8X7B: &str = r#"{"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+    "max_position_embeddings": 32768, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": null,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16"}"#;
+const SMOLLM3_3B: &str = r#"{"model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008,
+    "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 128256,
+    "max_position_embeddings": 65536, "rms_norm_eps": 1e-06, "rope_theta": 5000000.0, "hidden_act": "silu",
+    "use_sliding_window": false, "torch_dtype": "bfloat16"}"#;
+
 fn gpt_oss_20b() -> String {
     let types = ["\"sliding_attention\"", "\"full_attention\""].repeat(12).join(", ");
     format!(
@@ -143,8 +156,13 @@ fn parameters_from_shapes_are_the_published_counts() {
         // Without the layer that predicts the token after the next.
         ("DeepSeek-V3", DEEPSEEK_V3, 671_026_419_200),
         ("gpt-oss-20b", &gpt_oss_20b(), 20_914_757_184),
+        ("Qwen3-8B", QWEN3_8B, 8_190_735_360),
+        ("Mixtral-8x7B", MIXTRAL_8X7B, 46_702_792_704),
+        ("SmolLM3-3B", SMOLLM3_3B, 3_075_098_624),
     ] {
-        assert_eq!(shape(config).parameters.total(), parameters, "{name}");
+        let shape = shape(config);
+        assert_eq!(shape.parameters.total(), parameters, "{name}");
+        assert!(shape.notes.iter().all(|note| !note.contains("published count")), "{name}: {:?}", shape.notes);
     }
 }
 
@@ -237,6 +255,7 @@ fn layers_that_keep_a_state_are_named_and_not_counted() {
     assert_eq!(hybrid.unbounded_layers(), 12);
     assert_eq!(cache_token_bytes(&hybrid, "bfloat16", 1).unwrap(), 12 * 2 * 256 * 4);
     assert!(hybrid.notes[0].starts_with("36 of 48 layers keep a state"), "{:?}", hybrid.notes);
+    assert!(hybrid.notes.iter().any(|note| note.contains("no published count")), "{:?}", hybrid.notes);
     let letters = r#"{"model_type": "nemotron_h", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 100, "hybrid_override_pattern": "M-*M"}"#;
     let kinds = shape(letters).layers;

@@ -46,6 +46,7 @@ fn record(arm: Arm, samples: Vec<SampleRecord>) -> Record {
             max_model_len: Evidence::unknown("simulation"),
             ..Resolved::unknown("simulation")
         },
+        checks: Vec::new(),
         environment: BTreeMap::new(),
         planned_items: samples.len() as u64,
         status: RunStatus::Complete,

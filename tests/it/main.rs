@@ -32,6 +32,8 @@ mod smollm2;
 mod serving;
 // How every task is solved, by rules.
 mod solvers;
+// Start-up logs of every engine against what people read out of them.
+mod startup_logs;
 // Suites from file to items on a real vocabulary.
 mod suites;
 // Every task in every bin and language: budgets, depths, solvability, names of faults.

@@ -41,6 +41,7 @@ fn manifest(planned_items: u64) -> Manifest {
             max_model_len: Evidence::known(8192, "model file"),
             ..Resolved::unknown("not said")
         },
+        checks: Vec::new(),
         environment: BTreeMap::new(),
         planned_items,
         status: RunStatus::Started,

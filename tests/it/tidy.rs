@@ -53,7 +53,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("baseline", &["hint", "setup", "suite", "record"]),
     ("compare", &["units", "hint", "stats", "sample", "setup", "suite", "record"]),
-    ("gate", &["units", "hint", "stats", "sample", "suite", "compare"]),
+    ("gate", &["units", "hint", "stats", "sample", "setup", "suite", "compare"]),
     ("report", &["units", "hint", "sample", "setup", "suite", "record", "baseline", "compare", "gate", "capacity"]),
 ];
 

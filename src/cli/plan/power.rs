@@ -120,7 +120,7 @@ fn needs(policy: &GatePolicy, cells: usize, flip_rate: f64, drop: f64, margin: f
             .zip(least)
             .map(|(pairs, least)| at_least(pairs.max(least))),
     };
-    POWERS.map(need).to_vec()
+    Vec::from(POWERS.map(need))
 }
 
 impl PowerPlan {

@@ -9,7 +9,7 @@ use crate::compare::{ArmComparison, ArmSummary};
 use crate::report::figures;
 use crate::report::page::Page;
 use crate::report::{ReportError, fields};
-use crate::setup::{ArmRole, Evidence, PassedOver, Resolved};
+use crate::setup::{ArmRole, Check, CheckStatus, Evidence, KV_CACHE_DTYPE, PassedOver, Resolved};
 use crate::units::{format_bytes, format_token_count};
 
 /// One fact of one arm.
@@ -42,6 +42,7 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
         arms => arms.iter().map(|arm| fields! { name => arm.arm.name, role => role(arm.arm.role) }).collect::<Vec<_>>(),
         rows => rows(&arms, baseline_bytes),
         confounded => confounded,
+        testimony => arms.iter().flat_map(|arm| arm.checks.iter().map(|check| testimony(arm, check))).collect::<Vec<_>>(),
         treatments => comparison.candidates.iter().map(treatment).collect::<Vec<_>>(),
         aliases => aliases(&comparison.candidates),
     }))
@@ -67,7 +68,10 @@ fn rows(arms: &[&ArmSummary], baseline_bytes: Option<f64>) -> Vec<Row> {
             arms,
             "KV dtype in effect",
             |arm| Some(&arm.resolved.kv_cache_dtype),
-            |arm| checked(&arm.arm.kv_cache_dtype, arm.resolved.kv_cache_dtype.value.as_deref()),
+            |arm| {
+                let found = arm.resolved.kv_cache_dtype.value.as_deref();
+                weighed(arm, KV_CACHE_DTYPE, found).unwrap_or_else(|| checked(&arm.arm.kv_cache_dtype, found))
+            },
         ),
         row(arms, "Backend asked", |_| None, |arm| plain(arm.arm.attention_backend.as_deref().unwrap_or("auto"))),
         row(
@@ -76,7 +80,9 @@ fn rows(arms: &[&ArmSummary], baseline_bytes: Option<f64>) -> Vec<Row> {
             |arm| Some(&arm.resolved.attention_backend),
             |arm| {
                 let asked = arm.arm.attention_backend.as_deref().unwrap_or("auto");
-                checked(asked, arm.resolved.attention_backend.value.as_deref())
+                let found = arm.resolved.attention_backend.value.as_deref();
+                let named = || weighed(arm, "attention_backend", found).filter(|_| asked != "auto");
+                named().unwrap_or_else(|| checked(asked, found))
             },
         ),
         known_row(arms, "Backends passed over", |arm| &arm.resolved.backends_passed_over, |all| passed_over(all)),
@@ -178,6 +184,31 @@ fn checked(asked: &str, in_effect: Option<&str>) -> Fact {
             Fact { text: found.into(), symbol: "✓", class: "pass" }
         }
         Some(found) => Fact { text: found.into(), symbol: "✗", class: "regressed" },
+    }
+}
+
+/// The fact as all sources together say it, where they were weighed.
+fn weighed(arm: &ArmSummary, fact: &str, found: Option<&str>) -> Option<Fact> {
+    let check = arm.checks.iter().find(|check| check.fact == fact)?;
+    let (symbol, class) = mark(check.status);
+    Some(Fact { text: found.unwrap_or("unknown").into(), symbol, class })
+}
+
+fn mark(status: CheckStatus) -> (&'static str, &'static str) {
+    match status {
+        CheckStatus::Confirmed => ("✓", "pass"),
+        CheckStatus::Contradicted => ("✗", "regressed"),
+        CheckStatus::Unknown => ("?", "inconclusive"),
+    }
+}
+
+/// What each source says of one fact of one arm.
+fn testimony(arm: &ArmSummary, check: &Check) -> Value {
+    let (symbol, class) = mark(check.status);
+    let observed = if check.observed.is_empty() { "no source says".to_owned() } else { check.observed_in_words() };
+    fields! {
+        arm => arm.arm.name, fact => check.fact, asked => check.asked.as_deref().unwrap_or("nothing"),
+        observed => observed, status => check.status.name(), symbol => symbol, class => class,
     }
 }
 

@@ -118,10 +118,22 @@ impl Draft {
         }
     }
 
+    /// `auto` asks for nothing, so a quantized cache neither fulfils nor contradicts it; but a reader should know.
+    pub(super) fn note_quantized_auto(&mut self) {
+        let facts = &self.facts;
+        let is_auto = facts.requested_kv_cache_dtype.as_deref() == Some("auto");
+        if is_auto && facts.kv_cache_dtype.as_deref().is_some_and(|effect| !is_float(effect)) {
+            self.note("`auto` became a quantized cache: the checkpoint or the model asks for it");
+        }
+    }
+
     /// Settles `fallback` for an engine whose only questions are the dtype and a named backend.
     pub(super) fn settle(&mut self) {
         let facts = &self.facts;
         let (Some(asked), Some(effect)) = (&facts.requested_kv_cache_dtype, &facts.kv_cache_dtype) else { return };
+        if facts.fallback.is_some() || asked == "auto" && !is_float(effect) {
+            return self.note_quantized_auto();
+        }
         let dtype_kept = asked == "auto" || is_same_dtype(asked, effect);
         let backend_kept = match &facts.requested_backend {
             None => true,
@@ -149,6 +161,11 @@ fn push(list: &mut Vec<String>, text: &str) {
     if list.len() < MAX_ENTRIES && !list.contains(&text) {
         list.push(text);
     }
+}
+
+/// 16 and 32 bits: nothing is quantized.
+pub(super) fn is_float(dtype: &str) -> bool {
+    matches!(plain_dtype(dtype), "bfloat16" | "float16" | "float32")
 }
 
 /// Whether two spellings name the same storage. `fp8` is e4m3 wherever it is accepted.

@@ -175,7 +175,8 @@ impl<'a> Kept<'a> {
             if total > MAX_LOG_BYTES {
                 return Err(LogError::TooLong);
             }
-            self.take(number, line.trim_ascii_end());
+            let end = line.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);
+            self.take(number, &line[..end]);
         }
         if let Some(parts) = self.parts.take() {
             self.offer(parts.number, &parts.text);
@@ -206,7 +207,7 @@ impl<'a> Kept<'a> {
         if let (Some(log), Some(_)) = (value.get("log").and_then(|it| it.as_str()), value.get("stream")) {
             let is_last = log.ends_with('\n');
             if self.parts.is_some() || !is_last {
-                return self.add_part(number, log.trim_end(), is_last);
+                return self.add_part(number, log.trim_end_matches(['\r', '\n']), is_last);
             }
         }
         self.offer_json(number, &value, 0);

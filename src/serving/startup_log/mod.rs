@@ -155,11 +155,11 @@ fn option<'a>(command: &'a str, names: &[&str]) -> Option<&'a str> {
 
 /// Lines from the last start on, and the number of starts. `is_start` says whether a line begins a start, `is_end` whether it shows
 /// that one has come far.
-fn last_start<'a>(
-    lines: &'a [LogLine],
+fn last_start(
+    lines: &[LogLine],
     is_start: impl Fn(&str) -> bool,
     is_end: impl Fn(&str) -> bool,
-) -> (&'a [LogLine], usize) {
+) -> (&[LogLine], usize) {
     let (mut first, mut starts, mut ended) = (0, 1, false);
     for (index, line) in lines.iter().enumerate() {
         if ended && is_start(&line.text) {

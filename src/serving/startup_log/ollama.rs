@@ -99,12 +99,10 @@ fn asked(line: &LogLine, draft: &mut Draft) {
     {
         draft.requested(dtype, line.number);
     }
-    match group(&VARIABLE_FLASH, text)
-        .or_else(|| option(text, &["--flash-attn"]))
-        .or_else(|| group(&RUNNER_FLASH, text))
-    {
-        Some("true" | "1" | "on" | "Enabled") => draft.requested_backend("flash_attn", line.number),
-        _ => {}
+    let flash =
+        group(&VARIABLE_FLASH, text).or_else(|| option(text, &["--flash-attn"])).or_else(|| group(&RUNNER_FLASH, text));
+    if matches!(flash, Some("true" | "1" | "on" | "Enabled")) {
+        draft.requested_backend("flash_attn", line.number);
     }
 }
 
@@ -114,14 +112,14 @@ fn replaced(line: &LogLine, draft: &mut Draft) {
         if draft.facts.requested_kv_cache_dtype.is_none() && !found[1].is_empty() {
             draft.requested(&found[1], line.number);
         }
-        draft.fallback(&found[0], line.number);
+        draft.fallback(&found[0].replace('"', ""), line.number);
     }
     if let Some(found) = REFUSED_FLASH.find(text) {
         draft.disqualified("flash_attn", vec![found.as_str().to_string()], line.number);
         draft.fallback(found.as_str(), line.number);
     }
     if let Some(found) = CLAMPED.find(text).or_else(|| TRUNCATING.find(text)) {
-        draft.fallback(found.as_str(), line.number);
+        draft.fallback(&found.as_str().replace('"', ""), line.number);
     }
 }
 

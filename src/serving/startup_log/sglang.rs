@@ -45,7 +45,7 @@ pub(super) const DIALECT: Dialect = Dialect {
 
 static ALLOCATED: LazyLock<Regex> = LazyLock::new(|| {
     pattern(concat!(
-        r"KV Cache (?:is allocated|VA upper bound)\. (?:dtype: (?P<dtype>torch\.\w+|\w+), )?#tokens: (?P<tokens>[\d,]+)",
+        r"KV Cache (?:is allocated|VA upper bound)\. (?:dtype: (?P<dtype>torch\.\w+|\w+), )?#tokens: (?P<tokens>[\d,]*\d)",
         r"(?:, K(?: size:)? (?P<k>[\d.]+) GB, V(?: size:)? (?P<v>[\d.]+) GB|, KV(?: size:)? (?P<kv>[\d.]+) GB)?"
     ))
 });
@@ -111,7 +111,9 @@ fn asked(line: &LogLine, draft: &mut Draft) {
         if let Some(dtype) = group(&ARGUMENT_DTYPE, text) {
             draft.requested(dtype, line.number);
         }
-        if let Some(backend) = group(&ARGUMENT_BACKEND, text) {
+        // Where the arguments are printed after the choice they hold the choice.
+        let asked = group(&ARGUMENT_BACKEND, text).filter(|name| !draft.facts.resolved_backend.contains(*name));
+        if let Some(backend) = asked {
             draft.requested_backend(backend, line.number);
         }
         if let Some(size) = group(&ARGUMENT_PAGE, text).and_then(|it| it.parse().ok()) {
@@ -131,11 +133,6 @@ fn backends(line: &LogLine, draft: &mut Draft) {
     let text = &line.text;
     if let Some(name) = group(&DEFAULT_BACKEND, text) {
         draft.resolved(name, line.number);
-        // Arguments printed after the choice hold the choice.
-        if draft.facts.requested_backend.as_deref() == Some(name) {
-            draft.facts.requested_backend = None;
-            draft.sources.remove("requested_backend");
-        }
     }
     if let Some(found) = HYBRID.captures(text) {
         draft.facts.resolved_backend.clear();

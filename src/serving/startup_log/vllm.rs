@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::draft::Draft;
-use super::{Dialect, LogLine, group, note_starts, pattern};
+use crate::serving::startup_log::draft::Draft;
+use crate::serving::startup_log::{Dialect, LogLine, group, note_starts, option, pattern};
 
 pub(super) const DIALECT: Dialect = Dialect {
     engine: "vllm",
@@ -34,6 +34,7 @@ pub(super) const DIALECT: Dialect = Dialect {
         "(APIServer",
         "# GPU blocks: ",
         "# cuda blocks: ",
+        "# CPU blocks: ",
         "CPU backend doesn't support ",
         "Default vLLM sampling parameters",
         "GPU KV cache usage: ",
@@ -252,9 +253,9 @@ fn typed_of(line: &LogLine) -> Option<Typed> {
         let typed = Typed {
             line: line.number,
             is_complete: false,
-            kv_cache_dtype: super::option(text, &["--kv-cache-dtype", "--kv_cache_dtype"]).map(String::from),
-            backend: super::option(text, &["--attention-backend", "--attention-config.backend"]).map(backend::plain),
-            block_size: super::option(text, &["--block-size"]).and_then(|it| it.parse().ok()),
+            kv_cache_dtype: option(text, &["--kv-cache-dtype", "--kv_cache_dtype"]).map(String::from),
+            backend: option(text, &["--attention-backend", "--attention-config.backend"]).map(backend::plain),
+            block_size: option(text, &["--block-size"]).and_then(|it| it.parse().ok()),
         };
         return (typed.kv_cache_dtype.is_some() || typed.backend.is_some()).then_some(typed);
     }
@@ -293,20 +294,12 @@ fn read(lines: &[LogLine]) -> Draft {
     draft
 }
 
-/// Whether the request is known to be in effect: the dtype, and the backend where one was asked for or could have been lost.
+/// Whether the request is known to be in effect. A backend that nobody asked for may have been lost to the dtype as well.
 fn settle(start: &Start<'_>, draft: &mut Draft) {
-    let facts = &draft.facts;
-    let (Some(asked), Some(effect)) = (&facts.requested_kv_cache_dtype, &facts.kv_cache_dtype) else { return };
-    let backend = facts.requested_backend.as_ref();
-    if asked == "auto" && !dtype::is_float(effect) {
-        if backend.is_none() {
-            draft.note("`auto` became a quantized cache: the checkpoint or the model asks for it");
-        }
-        return;
-    }
-    if backend.is_none() && backend::may_have_lost_one(start, &draft.facts) {
+    let is_open = draft.facts.fallback.is_none() && draft.facts.requested_backend.is_none();
+    if is_open && backend::may_have_lost_one(start, &draft.facts) {
         draft.note("FLASH_ATTN is not among the potential backends; the reasons are printed at DEBUG only");
-        return;
+        return draft.note_quantized_auto();
     }
     draft.settle();
 }

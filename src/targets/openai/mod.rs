@@ -37,7 +37,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::sample::{Bin, Completion, Item};
-use crate::setup::{Arm, Evidence, ModelIdentity, Resolved};
+use crate::setup::{Arm, Check, Evidence, ModelIdentity, Resolved};
 use crate::targets::openai::connection::Connection;
 use crate::targets::openai::dialogue::Dialogue;
 use crate::targets::openai::identity::Identity;
@@ -60,6 +60,7 @@ pub struct Endpoint {
     inner: Arc<Inner>,
     model: ModelIdentity,
     resolved: Resolved,
+    checks: Vec<Check>,
 }
 
 /// What the tasks of all groups share.
@@ -145,7 +146,13 @@ impl Endpoint {
         let resolved = with_served(resolved, &served);
         let traffic = Counters::default();
         let inner = Inner { settings, connection, served, prefix_cache, identity, counter, nonce, traffic };
-        Ok(Self { inner: Arc::new(inner), model, resolved })
+        Ok(Self { inner: Arc::new(inner), model, resolved, checks: Vec::new() })
+    }
+
+    /// With what was asked for, each beside what was observed of it.
+    #[must_use]
+    pub fn with_checks(self, checks: Vec<Check>) -> Self {
+        Self { checks, ..self }
     }
 
     /// The engine, as it was named or recognised.
@@ -226,6 +233,10 @@ impl Target for Endpoint {
 
     fn resolved(&self) -> Resolved {
         self.resolved.clone()
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        self.checks.clone()
     }
 
     fn counter(&self) -> Arc<dyn TokenCounter> {

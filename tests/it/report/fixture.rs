@@ -65,7 +65,7 @@ pub(super) fn fixture(speed: f64) -> Fixture {
     ];
     let verdict = judge(&candidates);
     let comparison = Comparison {
-        format_version: 1,
+        format_version: kvgauge::compare::COMPARISON_FORMAT,
         tool_version: "0.1.0".into(),
         suite: "quick".into(),
         plan: map(&[
@@ -162,6 +162,7 @@ fn summary(arm: Arm, damage: f64, salt: u64, bytes: f64) -> ArmSummary {
             max_model_len: Evidence::known(131_072, "model configuration"),
             ..Resolved::unknown("embedded engine")
         },
+        checks: Vec::new(),
         arm,
         planned_items: items,
         complete: true,
@@ -436,6 +437,7 @@ fn record(arm: &str, speed: f64) -> Record {
             trained_context: 8192,
         },
         resolved: summary(Arm::candidate(arm), 0.0, 0, 1.0).resolved,
+        checks: Vec::new(),
         environment: BTreeMap::new(),
         planned_items: 20,
         status: RunStatus::Complete,

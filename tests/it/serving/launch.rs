@@ -3,10 +3,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kvgauge::serving::http::Endpoint;
 use kvgauge::serving::launch::{LaunchError, LaunchSettings, Launched};
 use kvgauge::serving::metrics::Counters;
 use kvgauge::serving::probe::probe;
-use kvgauge::serving::http::Endpoint;
 
 /// Names the interpreter that has `xllamacpp`.
 const PYTHON: &str = "KVGAUGE_XLLAMACPP_PYTHON";
@@ -80,7 +80,8 @@ fn a_server_answers_and_ends_with_all_its_processes() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     let script = "import http.server, sys\nprint('serving', flush=True)\nhttp.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bind='127.0.0.1')";
-    let settings = settings(&[python.to_str().unwrap(), "-c", script, "{port}"], "health = \"/\"\nstart_timeout_s = 60");
+    let settings =
+        settings(&[python.to_str().unwrap(), "-c", script, "{port}"], "health = \"/\"\nstart_timeout_s = 60");
     let (pid, address) = run(async {
         let mut launched = Launched::start(&settings, &variables(&[]), &log).await.unwrap();
         assert_eq!(launched.exit_status(), None);
@@ -91,7 +92,10 @@ fn a_server_answers_and_ends_with_all_its_processes() {
     });
     assert!(!is_alive(pid));
     assert!(fs::read_to_string(&log).unwrap().contains("serving"));
-    assert!(run(Endpoint::new(&address, None).map(|endpoint| async move { Counters::read(&endpoint).await }).unwrap()).is_err());
+    assert!(
+        run(Endpoint::new(&address, None).map(|endpoint| async move { Counters::read(&endpoint).await }).unwrap())
+            .is_err()
+    );
 
     // Dropped without a stop, as when the harness fails in the middle of an arm.
     let pid = run(async { Launched::start(&settings, &variables(&[]), &log).await.unwrap().pid() });
@@ -131,7 +135,8 @@ fn a_real_llama_cpp_server_starts_answers_and_stops() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/serve_llama_cpp.py");
     let script = script.to_str().unwrap();
     let launch = |more: &[&str]| {
-        let mut arguments = vec![python.as_str(), script, "{model}", "--port", "{port}", "--cache-type", "{kv_cache_dtype}"];
+        let mut arguments =
+            vec![python.as_str(), script, "{model}", "--port", "{port}", "--cache-type", "{kv_cache_dtype}"];
         arguments.extend(["--context", "2048", "--threads", "1"]);
         arguments.extend(more);
         settings(&arguments, "start_timeout_s = 120")

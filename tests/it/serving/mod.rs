@@ -1,5 +1,6 @@
 //! Managed launches, probes and the evidence of what is in effect, against played servers and a real one.
 
+mod evidence;
 mod launch;
 mod played;
 mod probe;

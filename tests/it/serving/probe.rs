@@ -20,10 +20,25 @@ fn said<'a>(probe: &'a Probe, source: &str) -> &'a ServerFacts {
 #[test]
 fn vllm_says_what_was_configured_and_never_what_is_stored() {
     let server = play_engine(&[
-        ("/v1/models", json(r#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm","root":"/models/m","max_model_len":131072}]}"#)),
+        (
+            "/v1/models",
+            json(
+                r#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm","root":"/models/m","max_model_len":131072}]}"#,
+            ),
+        ),
         ("/version", json(r#"{"version":"0.33.0"}"#)),
-        ("/metrics", plain("# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",engine=\"0\",kv_cache_size_tokens=\"899904\",num_gpu_blocks=\"56244\"} 1.0\nvllm:num_preemptions_total{engine=\"0\"} 0.0\n")),
-        ("/server_info", json(r#"{"vllm_config":{"cache_config":{"cache_dtype":"auto","block_size":16},"attention_config":{"backend":"AttentionBackendEnum.FLASHINFER"},"model_config":{"max_model_len":131072}},"vllm_env":{},"system_env":{}}"#)),
+        (
+            "/metrics",
+            plain(
+                "# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",engine=\"0\",kv_cache_size_tokens=\"899904\",num_gpu_blocks=\"56244\"} 1.0\nvllm:num_preemptions_total{engine=\"0\"} 0.0\n",
+            ),
+        ),
+        (
+            "/server_info",
+            json(
+                r#"{"vllm_config":{"cache_config":{"cache_dtype":"auto","block_size":16},"attention_config":{"backend":"AttentionBackendEnum.FLASHINFER"},"model_config":{"max_model_len":131072}},"vllm_env":{},"system_env":{}}"#,
+            ),
+        ),
     ]);
     let probe = run(probe(&format!("{}/v1", server.url), Some("canary-key"))).unwrap();
     assert_eq!(probe.dialect.as_deref(), Some("vllm"));
@@ -81,7 +96,12 @@ fn the_other_engines_are_told_apart() {
 
     let tgi = play_engine(&[
         ("/v1/models", json(r#"{"data":[{"id":"m","owned_by":"m"}]}"#)),
-        ("/info", json(r#"{"model_id":"m","router":"text-generation-router","version":"3.3.7","max_total_tokens":8192,"max_input_tokens":8191}"#)),
+        (
+            "/info",
+            json(
+                r#"{"model_id":"m","router":"text-generation-router","version":"3.3.7","max_total_tokens":8192,"max_input_tokens":8191}"#,
+            ),
+        ),
         ("/metrics", plain("tgi_queue_size 0\n")),
     ]);
     let found = run(probe(&tgi.url, None)).unwrap();
@@ -91,7 +111,12 @@ fn the_other_engines_are_told_apart() {
         ("/v1/models", json(r#"{"data":[{"id":"llama3:8b","owned_by":"library"}]}"#)),
         ("/api/version", json(r#"{"version":"0.12.0"}"#)),
         ("/api/ps", json(r#"{"models":[{"name":"llama3:8b","context_length":4096}]}"#)),
-        ("/api/show", json(r#"{"parameters":"num_ctx 8192\nstop \"x\"","model_info":{"general.architecture":"llama","llama.context_length":131072}}"#)),
+        (
+            "/api/show",
+            json(
+                r#"{"parameters":"num_ctx 8192\nstop \"x\"","model_info":{"general.architecture":"llama","llama.context_length":131072}}"#,
+            ),
+        ),
     ]);
     let found = run(probe(&ollama.url, None)).unwrap();
     assert_eq!(found.dialect.as_deref(), Some("ollama"));
@@ -108,7 +133,10 @@ fn an_unknown_engine_with_models_is_a_server_and_anything_else_is_not() {
 
     let empty = play_engine(&[]);
     let error = run(probe(&empty.url, None)).unwrap_err();
-    assert!(matches!(&error, EndpointError::Unknown { replies, .. } if replies.contains("/v1/models status 404")), "{error}");
+    assert!(
+        matches!(&error, EndpointError::Unknown { replies, .. } if replies.contains("/v1/models status 404")),
+        "{error}"
+    );
 
     let portal = play(&[], (200, "text/html; charset=utf-8", "<!DOCTYPE html><html>Log in".into()));
     let error = run(probe(&portal.url, None)).unwrap_err();

@@ -71,6 +71,12 @@ const REGISTRIES: &[Registry] = &[
         slice: "BACKENDS",
         shared: &["arithmetic", "emulated", "guard", "resolved", "stored"],
     },
+    Registry {
+        folder: "serving/startup_log",
+        registry: "serving/startup_log/mod.rs",
+        slice: "DIALECTS",
+        shared: &["draft", "lines"],
+    },
     Registry { folder: "report/sections", registry: "report/mod.rs", slice: "SECTIONS", shared: &[] },
 ];
 

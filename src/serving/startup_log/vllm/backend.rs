@@ -4,10 +4,10 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::super::draft::Draft;
-use super::super::pattern;
 use super::{Start, Version};
 use crate::serving::facts::ServerFacts;
+use crate::serving::startup_log::draft::Draft;
+use crate::serving::startup_log::pattern;
 
 /// Names as versions before 0.11.2 print them, longest first where one begins another.
 const TITLES: &[(&str, &str)] = &[
@@ -79,6 +79,8 @@ static AUTOMATIC: LazyLock<Regex> = LazyLock::new(|| {
         r"(?: attention)?(?: backend)? out of potential backends(?:: [\[(]([^\])]*))?"
     ))
 });
+/// 0.11.2 alone prints the list on a line of its own.
+static VALID: LazyLock<Regex> = LazyLock::new(|| pattern(r"Valid backends: \[([^\]]*)\]"));
 static EXPLICIT: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"Using <?(?:AttentionBackendEnum|_Backend)\.([A-Z0-9_]+)[^ ]*(?: attention)? backend\b"));
 static NAMED: LazyLock<Regex> =
@@ -317,11 +319,14 @@ pub(super) fn may_have_lost_one(start: &Start<'_>, facts: &ServerFacts) -> bool 
     if facts.disqualified.contains_key("FLASH_ATTN") {
         return false;
     }
-    start.all(&AUTOMATIC).any(|(_, found)| {
-        let rest = found.get(2).map_or("", |it| it.as_str());
-        matches!(&found[1], "FLASHINFER" | "TRITON_ATTN" | "FLEX_ATTENTION")
-            && !rest.split(", ").any(|name| plain(name) == "FLASH_ATTN")
-    })
+    let lacks = |list: &str| {
+        let mut names = list.split(", ").map(plain).peekable();
+        let is_of_cuda = names.peek().is_some_and(|first| PREFERENCE.contains(&first.as_str()));
+        is_of_cuda && !names.any(|name| name == "FLASH_ATTN")
+    };
+    let potential = start.all(&AUTOMATIC).filter_map(|(_, found)| Some(found.get(2)?.as_str()));
+    let valid = start.all(&VALID).filter_map(|(_, found)| Some(found.get(1)?.as_str()));
+    potential.chain(valid).any(lacks)
 }
 
 /// Backend → reasons of `A: [r, r], B: [r]}. …`.

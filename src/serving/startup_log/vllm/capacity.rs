@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::super::draft::Draft;
-use super::super::{number, pattern};
 use super::{Start, start};
+use crate::serving::startup_log::draft::Draft;
+use crate::serving::startup_log::{number, pattern};
 
 static TOKENS: LazyLock<Regex> = LazyLock::new(|| pattern(r"(\w+(?: \+ host)?) KV cache size: ([\d,]+) tokens"));
 static CONCURRENCY: LazyLock<Regex> =
@@ -75,7 +75,7 @@ fn tokens(start: &Start<'_>, draft: &mut Draft) {
         draft.note(&format!("the capacity is printed {printed} times{range}; the smallest is given"));
     }
     for (line, found) in start.all(&BLOCKS) {
-        let Some(value) = number::<u64>(&found[2]).filter(|_| &found[1] != "CPU") else { continue };
+        let Some(value) = number::<u64>(&found[2]) else { continue };
         if draft.facts.kv_blocks.is_none_or(|known| value < known) {
             draft.blocks(value, line.number);
         }

@@ -8,10 +8,10 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::super::draft::{Draft, is_same_dtype};
-use super::super::pattern;
 use super::start::Failure;
 use super::{Dump, Quantization, Start, Version};
+use crate::serving::startup_log::draft::{Draft, is_float, is_same_dtype};
+use crate::serving::startup_log::pattern;
 
 /// First release in which a checkpoint's scheme acts by itself (0.15.0 was not looked at, so it counts).
 const SCHEME_WINS_SINCE: Version = Version(0, 15, 0);
@@ -43,11 +43,6 @@ static SCALE_NOTES: LazyLock<Regex> = LazyLock::new(|| {
         r"|Found \S+ in the checkpoint .*is not loaded\."
     ))
 });
-
-/// 16 and 32 bits: nothing is quantized.
-pub(super) fn is_float(dtype: &str) -> bool {
-    matches!(dtype, "bfloat16" | "float16" | "float32" | "half" | "bf16" | "fp16")
-}
 
 pub(super) fn read(start: &Start<'_>, failure: Option<Failure>, draft: &mut Draft) {
     requested(start, draft);

@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::super::draft::Draft;
-use super::super::{LogLine, group, pattern};
 use super::Start;
+use crate::serving::startup_log::draft::Draft;
+use crate::serving::startup_log::{LogLine, group, pattern};
 
 static PROCESS: LazyLock<Regex> = LazyLock::new(|| pattern(r"\(([A-Za-z_]+[A-Za-z0-9_]*)(?: rank=\d+)? pid=(\d+)"));
 static ENTRY: LazyLock<Regex> =

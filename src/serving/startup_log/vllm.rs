@@ -118,7 +118,6 @@ static MODEL_DTYPE: LazyLock<Regex> = LazyLock::new(|| pattern(r"\bdtype=torch\.
 static DUMPED_KV_DTYPE: LazyLock<Regex> = LazyLock::new(|| pattern(r"\bkv_cache_dtype='?([A-Za-z0-9_.]+)"));
 static DUMPED_LENGTH: LazyLock<Regex> = LazyLock::new(|| pattern(r"\bmax_seq_len=(\d+)"));
 static DUMPED_QUANTIZATION: LazyLock<Regex> = LazyLock::new(|| pattern(r"\bquantization='?([A-Za-z0-9_.-]+)"));
-static DUMPED_DEVICE: LazyLock<Regex> = LazyLock::new(|| pattern(r"\bdevice_config=(?:device\(type=)?'?(\w+)"));
 static ARGUMENT_KV_DTYPE: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"(?:'kv_cache_dtype': |\bkv_cache_dtype=)'([^']+)'"));
 static ARGUMENT_BACKEND: LazyLock<Regex> = LazyLock::new(|| {
@@ -171,7 +170,6 @@ struct Dump {
     model_dtype: Option<String>,
     max_seq_len: Option<u32>,
     quantization: Quantization,
-    is_cpu: bool,
 }
 
 /// What was typed, as far as the log repeats it.
@@ -233,7 +231,6 @@ fn dump_of(line: &LogLine) -> Dump {
         model_dtype: group(&MODEL_DTYPE, text).map(|name| if name == "half" { "float16" } else { name }.into()),
         max_seq_len: group(&DUMPED_LENGTH, text).and_then(|it| it.parse().ok()),
         quantization,
-        is_cpu: group(&DUMPED_DEVICE, text) == Some("cpu"),
     }
 }
 

@@ -111,16 +111,16 @@ static CANNOT_V0: LazyLock<Regex> = LazyLock::new(|| {
 });
 static FLASH_MLA_REFUSED: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
-        r"(FlashMLA|Cutlass MLA|CUTLASS MLA|FlashInfer MLA) backend is not supported ((?:for block size \d+(?: \([^)]*\))?|due to [^.]*))",
+        r"(FlashMLA|Cutlass MLA|CUTLASS MLA|FlashInfer MLA) backend is not supported ((?:for block size \d+(?: \([^)]*\))?|due to [^.]*)\.?)",
     )
 });
 static XPU_MLA: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
-        r"(FlashAttnMLA) on XPU is not valid for this configuration \((.*?)\); falling back to ([A-Za-z ]+?) backend",
+        r"(FlashAttnMLA) on XPU is not valid for this configuration \((.*?)\); falling back to ([A-Za-z ]+?) backend\.?",
     )
 });
 static FA_REFUSED: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r"Cannot use FA version \d+ .*?defaulting to FA version \d+"));
+    LazyLock::new(|| pattern(r"Cannot use FA version \d+ .*?defaulting to FA version \d+\.?"));
 static FA_VERSION: LazyLock<Regex> = LazyLock::new(|| pattern(r"Using FlashAttention version (\d+)"));
 static PRECLUDED: LazyLock<Regex> = LazyLock::new(|| {
     pattern(r"--block-size (\d+) precluded higher-priority backend\(s\) ([A-Z0-9_, ]+)\. Using ([A-Z0-9_]+) instead")
@@ -128,7 +128,7 @@ static PRECLUDED: LazyLock<Regex> = LazyLock::new(|| {
 static INCOMPATIBLE: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"Found (incompatible backend)\(s\) \[([^\]]*)\] with ([\w-]+)"));
 static V0_ENGINE: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r"(?:--)?[\w-]+ is not supported by the V1 Engine\. Falling back to V0"));
+    LazyLock::new(|| pattern(r"(?:--)?[\w-]+ is not supported by the V1 Engine\. Falling back to V0\.?"));
 static DROPPED_VARIABLE: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"Unknown vLLM environment variable detected: VLLM_ATTENTION_BACKEND"));
 static PREFILL: LazyLock<Regex> =
@@ -224,7 +224,7 @@ fn ruled_out(start: &Start<'_>, draft: &mut Draft) {
         }
     }
     for (line, found) in start.all(&SELECTED) {
-        let reasons = found[2].split("', '").map(|it| it.trim_matches('\'').to_string()).collect();
+        let reasons = quoted_list(&found[2]);
         let name = plain(&found[1]);
         draft.requested_backend(name.as_str(), line.number);
         draft.disqualified(name, reasons, line.number);
@@ -279,7 +279,10 @@ fn is_sm10x(start: &Start<'_>) -> bool {
 fn replaced(start: &Start<'_>, draft: &mut Draft) {
     for (line, found) in start.all(&CANNOT_ON) {
         let name = plain(&found[1]);
-        if draft.facts.requested_backend.is_none() && name != "NONE" {
+        if name == "NONE" {
+            continue;
+        }
+        if draft.facts.requested_backend.is_none() {
             draft.requested_backend(name.as_str(), line.number);
         }
         draft.fallback(&found[0], line.number);
@@ -343,6 +346,19 @@ fn reason_map(text: &str) -> Vec<(String, Vec<String>)> {
     map
 }
 
+/// Strings of a Python list: in single quotes, or in double ones where they hold a single one.
+fn quoted_list(text: &str) -> Vec<String> {
+    let mut strings = Vec::new();
+    let mut rest = text.trim();
+    while let Some(quote) = rest.chars().next().filter(|it| matches!(it, '\'' | '"')) {
+        let body = &rest[1..];
+        let end = body.find(&format!("{quote}, ")).unwrap_or_else(|| body.trim_end_matches(quote).len());
+        strings.push(body[..end].to_string());
+        rest = body[end..].trim_start_matches(quote).trim_start_matches(", ");
+    }
+    strings
+}
+
 /// Reasons are printed without quotes and joined with commas; some hold commas themselves.
 fn reason_list(text: &str) -> Vec<String> {
     let is_whole = |piece: &str| {
@@ -352,7 +368,6 @@ fn reason_list(text: &str) -> Vec<String> {
     let mut reasons: Vec<String> = Vec::new();
     let mut is_free = false;
     for piece in text.split(", ") {
-        let piece = piece.trim_matches('\'');
         match reasons.last_mut() {
             Some(last) if is_free && !is_whole(piece) && !begins_anew(piece) => {
                 last.push_str(", ");
@@ -380,6 +395,9 @@ mod tests {
         assert_eq!(map[0].1.len(), 2);
         assert!(map[0].1[1].ends_with("or FA4 on SM100"));
         assert_eq!(map[1], ("FLEX_ATTENTION".into(), vec!["kv_cache_dtype not supported".to_string()]));
+        let list = r#"'kv_cache_dtype not supported', "ImportError: No module named 'x'", 'a, b'"#;
+        let expected = ["kv_cache_dtype not supported", "ImportError: No module named 'x'", "a, b"];
+        assert_eq!(quoted_list(list), expected);
         assert_eq!(map[2].1, ["non-MLA not supported", "ImportError: no module, found"]);
     }
 

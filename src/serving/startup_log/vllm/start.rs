@@ -13,9 +13,7 @@ static PROCESS: LazyLock<Regex> = LazyLock::new(|| pattern(r"\(([A-Za-z_]+[A-Za-
 static ENTRY: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"vLLM API server version|non-default args: |args: Namespace\("));
 static CONFIGURING: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
-        "data type to store kv cache|CPU backend doesn't support|is not supported by the V1 Engine|vLLM environment variable detected",
-    )
+    pattern("data type to store kv cache|CPU backend doesn't support|is not supported by the V1 Engine")
 });
 static CAPACITY: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"KV cache size: [\d,]+ tokens|# \w+ blocks: \d|Maximum concurrency for "));
@@ -34,6 +32,9 @@ static REJECTED: LazyLock<Regex> = LazyLock::new(|| {
     ))
 });
 
+/// Part of the warning about a variable that is not known.
+const VARIABLE: &str = "vLLM environment variable";
+
 /// Lines of the last start, and the number of starts. The server's first lines come again with every start; the dump of the
 /// configuration does as well, but each of several engines of one start prints its own.
 pub(super) fn last(lines: &[LogLine]) -> (&[LogLine], usize) {
@@ -41,7 +42,9 @@ pub(super) fn last(lines: &[LogLine]) -> (&[LogLine], usize) {
     let mut seen = Progress::default();
     for (index, line) in lines.iter().enumerate() {
         if seen.is_over_at(&line.text) {
-            (first, starts, seen) = (index, starts + 1, Progress::default());
+            // Variables are looked at before anything else is printed.
+            let early = lines[first + 1..index].iter().rev().take_while(|line| line.text.contains(VARIABLE)).count();
+            (first, starts, seen) = (index - early, starts + 1, Progress::default());
         }
         seen.advance(&line.text);
     }

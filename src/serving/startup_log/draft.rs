@@ -157,7 +157,7 @@ impl Draft {
 }
 
 fn push(list: &mut Vec<String>, text: &str) {
-    let text: String = text.trim().chars().take(MAX_QUOTED_CHARS).collect();
+    let text: String = text.trim().chars().filter(|it| !it.is_control()).take(MAX_QUOTED_CHARS).collect();
     if list.len() < MAX_ENTRIES && !list.contains(&text) {
         list.push(text);
     }

@@ -21,11 +21,11 @@ pub(super) const DIALECT: Dialect = Dialect {
         "sglang.launch_server",
         "Load weight end.",
         "Load weight begin.",
-        "Memory pool end.",
         "Truncating the input.",
         "Using FP8 KV cache but no scaling factors provided",
         "sglang serve",
     ],
+    marks: &["Memory pool end."],
     phrases: &[
         "Loaded KV cache scaling factors",
         "KV Cache might lead to an accuracy drop",

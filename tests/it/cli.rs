@@ -4,6 +4,7 @@
 
 mod bench;
 mod engine_options;
+mod inspect_log;
 mod robustness;
 mod run_folder;
 

@@ -119,7 +119,7 @@ impl Draft {
     }
 
     /// `auto` asks for nothing, so a quantized cache neither fulfils nor contradicts it; but a reader should know.
-    pub(super) fn note_quantized_auto(&mut self) {
+    fn note_quantized_auto(&mut self) {
         let facts = &self.facts;
         let is_auto = facts.requested_kv_cache_dtype.as_deref() == Some("auto");
         if is_auto && facts.kv_cache_dtype.as_deref().is_some_and(|effect| !is_float(effect)) {

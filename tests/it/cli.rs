@@ -5,6 +5,7 @@
 mod bench;
 mod engine_options;
 mod plan;
+mod inspect_log;
 mod robustness;
 mod run_folder;
 

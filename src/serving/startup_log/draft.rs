@@ -119,7 +119,7 @@ impl Draft {
     }
 
     /// `auto` asks for nothing, so a quantized cache neither fulfils nor contradicts it; but a reader should know.
-    pub(super) fn note_quantized_auto(&mut self) {
+    fn note_quantized_auto(&mut self) {
         let facts = &self.facts;
         let is_auto = facts.requested_kv_cache_dtype.as_deref() == Some("auto");
         if is_auto && facts.kv_cache_dtype.as_deref().is_some_and(|effect| !is_float(effect)) {
@@ -157,7 +157,7 @@ impl Draft {
 }
 
 fn push(list: &mut Vec<String>, text: &str) {
-    let text: String = text.trim().chars().take(MAX_QUOTED_CHARS).collect();
+    let text: String = text.trim().chars().filter(|it| !it.is_control()).take(MAX_QUOTED_CHARS).collect();
     if list.len() < MAX_ENTRIES && !list.contains(&text) {
         list.push(text);
     }

@@ -15,8 +15,11 @@ use crate::hint::Hint;
 pub const MAX_LOG_BYTES: u64 = 256 << 20;
 /// The longest lines are dumps of configurations, some tens of KiB.
 const MAX_LINE_BYTES: usize = 256 << 10;
-/// Lines kept for one phrase: a server that restarts in a loop prints each a few times per start, and the last start counts.
-const MAX_LINES_PER_PHRASE: usize = 2048;
+/// Oldest and newest lines kept for one phrase, each: the first start is at the beginning and the last start counts, and a server
+/// that restarts in a loop prints each phrase a few times per start.
+const MAX_LINES_PER_PHRASE: usize = 1024;
+/// Lines kept only because they tell whose log it is.
+const MAX_MARKED_LINES: usize = 256;
 /// All kept lines together.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 /// Parts of one message that a container runtime cut up.
@@ -72,17 +75,22 @@ pub struct LogLine {
 /// Finds any of many phrases in linear time.
 pub(super) struct Phrases {
     any: Regex,
+    marks: Regex,
     index: HashMap<&'static str, usize>,
 }
 
 impl Phrases {
-    pub(super) fn new(phrases: impl IntoIterator<Item = &'static str>) -> Self {
-        let mut all: Vec<&'static str> = phrases.into_iter().collect();
+    /// `read` are phrases of lines that say something, `marks` those of lines that only tell whose they are.
+    pub(super) fn new(
+        read: impl IntoIterator<Item = &'static str>,
+        marks: impl IntoIterator<Item = &'static str>,
+    ) -> Self {
+        let mut all: Vec<&'static str> = read.into_iter().collect();
         all.sort_unstable();
         all.dedup();
-        let pattern: Vec<String> = all.iter().map(|phrase| regex::escape(phrase)).collect();
-        let any = Regex::new(&pattern.join("|")).expect("escaped phrases are a valid pattern");
-        Self { any, index: all.into_iter().enumerate().map(|(index, phrase)| (phrase, index)).collect() }
+        let any = any_of(&all);
+        let marks = any_of(&marks.into_iter().collect::<Vec<_>>());
+        Self { any, marks, index: all.into_iter().enumerate().map(|(index, phrase)| (phrase, index)).collect() }
     }
 
     /// Number of the first phrase in `bytes`.
@@ -90,6 +98,11 @@ impl Phrases {
         let found = self.any.find(bytes)?;
         std::str::from_utf8(found.as_bytes()).ok().and_then(|phrase| self.index.get(phrase)).copied()
     }
+}
+
+fn any_of(phrases: &[&str]) -> Regex {
+    let pattern: Vec<String> = phrases.iter().map(|phrase| regex::escape(phrase)).collect();
+    Regex::new(&pattern.join("|")).expect("escaped phrases are a valid pattern")
 }
 
 /// The lines with a phrase, in order, and whether some had to be dropped.
@@ -135,10 +148,18 @@ fn refuse_packed(head: &[u8]) -> Result<(), LogError> {
     }
 }
 
-/// Lines kept so far, by phrase, oldest first.
+/// The oldest and the newest lines with one phrase.
+#[derive(Clone, Default)]
+struct Bucket {
+    oldest: Vec<LogLine>,
+    newest: VecDeque<LogLine>,
+}
+
+/// Lines kept so far.
 struct Kept<'a> {
     phrases: &'a Phrases,
-    by_phrase: Vec<VecDeque<LogLine>>,
+    by_phrase: Vec<Bucket>,
+    marked: Vec<LogLine>,
     bytes: usize,
     dropped: bool,
     /// Parts of a message that are still to be continued.
@@ -153,8 +174,8 @@ struct Parts {
 
 impl<'a> Kept<'a> {
     fn new(phrases: &'a Phrases) -> Self {
-        let by_phrase = vec![VecDeque::new(); phrases.index.len()];
-        Self { phrases, by_phrase, bytes: 0, dropped: false, parts: None }
+        let by_phrase = vec![Bucket::default(); phrases.index.len()];
+        Self { phrases, by_phrase, marked: Vec::new(), bytes: 0, dropped: false, parts: None }
     }
 
     fn read(mut self, mut input: impl BufRead) -> Result<(Vec<LogLine>, bool), LogError> {
@@ -181,7 +202,8 @@ impl<'a> Kept<'a> {
         if let Some(parts) = self.parts.take() {
             self.offer(parts.number, &parts.text);
         }
-        let mut lines: Vec<LogLine> = self.by_phrase.into_iter().flatten().collect();
+        let kept = self.by_phrase.into_iter().flat_map(|bucket| bucket.oldest.into_iter().chain(bucket.newest));
+        let mut lines: Vec<LogLine> = kept.chain(self.marked).collect();
         lines.sort_by_key(|line| line.number);
         Ok((lines, self.dropped))
     }
@@ -193,9 +215,13 @@ impl<'a> Kept<'a> {
             self.add_part(number, &String::from_utf8_lossy(rest), is_last);
         } else if line.first() == Some(&b'{') {
             self.take_json(number, line);
-        } else if self.phrases.find(line).is_some() || line.contains(&0x1b) {
+        } else if self.has_any(line) || line.contains(&0x1b) {
             self.offer(number, &String::from_utf8_lossy(line));
         }
+    }
+
+    fn has_any(&self, line: &[u8]) -> bool {
+        self.phrases.find(line).is_some() || (self.marked.len() < MAX_MARKED_LINES && self.phrases.marks.is_match(line))
     }
 
     /// A line of JSON: the message may be anywhere in it.
@@ -242,14 +268,25 @@ impl<'a> Kept<'a> {
     fn offer(&mut self, number: u64, text: &str) {
         let text = without_colours(text);
         for line in text.split('\n') {
-            let Some(phrase) = self.phrases.find(line.as_bytes()) else { continue };
-            let kept = &mut self.by_phrase[phrase];
-            self.bytes += line.len();
-            kept.push_back(LogLine { number, text: line.trim_end().to_string() });
-            while kept.len() > 1 && (kept.len() > MAX_LINES_PER_PHRASE || self.bytes > MAX_KEPT_BYTES) {
-                self.dropped = true;
-                self.bytes -= kept.pop_front().map_or(0, |line| line.text.len());
+            let kept = LogLine { number, text: line.trim_end().to_string() };
+            match self.phrases.find(line.as_bytes()) {
+                Some(phrase) => self.keep(phrase, kept),
+                None if self.has_any(line.as_bytes()) => self.marked.push(kept),
+                None => {}
             }
+        }
+    }
+
+    fn keep(&mut self, phrase: usize, line: LogLine) {
+        let bucket = &mut self.by_phrase[phrase];
+        self.bytes += line.text.len();
+        if bucket.oldest.len() < MAX_LINES_PER_PHRASE && self.bytes <= MAX_KEPT_BYTES {
+            return bucket.oldest.push(line);
+        }
+        bucket.newest.push_back(line);
+        while bucket.newest.len() > MAX_LINES_PER_PHRASE || (bucket.newest.len() > 1 && self.bytes > MAX_KEPT_BYTES) {
+            self.dropped = true;
+            self.bytes -= bucket.newest.pop_front().map_or(0, |line| line.text.len());
         }
     }
 }
@@ -312,7 +349,7 @@ mod tests {
     use super::*;
 
     fn texts(log: &[u8]) -> Vec<(u64, String)> {
-        let phrases = Phrases::new(["KV cache size", "quoted \"word\""]);
+        let phrases = Phrases::new(["KV cache size", "quoted \"word\""], ["mark"]);
         let (lines, _) = with_phrases(log, &phrases).unwrap();
         lines.into_iter().map(|line| (line.number, line.text)).collect()
     }
@@ -331,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_text_is_refused_and_utf16_is_read() {
-        let phrases = Phrases::new(["size"]);
+        let phrases = Phrases::new(["size"], ["mark"]);
         let refused = |bytes: &[u8]| with_phrases(bytes, &phrases).unwrap_err().to_string();
         assert!(refused(b"\x1f\x8b\x08\0").contains("gzip"));
         assert!(refused(b"abc\0def").contains("byte 3"));
@@ -341,10 +378,14 @@ mod tests {
 
     #[test]
     fn the_last_lines_are_kept_and_endless_ones_are_cut() {
-        let phrases = Phrases::new(["size"]);
-        let many = "size\n".repeat(MAX_LINES_PER_PHRASE + 3);
+        let phrases = Phrases::new(["size"], ["mark"]);
+        let count = 2 * MAX_LINES_PER_PHRASE;
+        let many = "mark size\n".repeat(count + 3);
         let (lines, dropped) = with_phrases(many.as_bytes(), &phrases).unwrap();
-        assert_eq!((lines.len(), lines[0].number, dropped), (MAX_LINES_PER_PHRASE, 4, true));
+        let last = lines.last().unwrap().number;
+        assert_eq!((lines.len(), lines[0].number, last, dropped), (count, 1, count as u64 + 3, true));
+        let (lines, dropped) = with_phrases("mark\n".repeat(5 * count).as_bytes(), &phrases).unwrap();
+        assert_eq!((lines.len(), dropped), (MAX_MARKED_LINES, false));
         let endless = format!("size {}\nsize", "x".repeat(2 * MAX_LINE_BYTES));
         let (lines, _) = with_phrases(endless.as_bytes(), &phrases).unwrap();
         assert_eq!((lines[0].text.len(), lines[1].number), (MAX_LINE_BYTES, 2));

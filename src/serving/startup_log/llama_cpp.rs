@@ -19,10 +19,8 @@ pub(super) const DIALECT: Dialect = Dialect {
         "sched_reserve: ",
         "llama-server ",
         "n_ctx_slot",
-        "llama_model_loader",
-        "slot print_timing",
-        "srv  ",
     ],
+    marks: &["llama_model_loader", "slot print_timing", "srv  "],
     phrases: &[
         "build: ",
         "build_info",
@@ -30,8 +28,9 @@ pub(super) const DIALECT: Dialect = Dialect {
         "Flash Attention",
         "attn_rot",
         "attention rotation",
-        "n_ctx",
-        "n_slots",
+        "n_ctx  ",
+        "n_ctx_seq",
+        "n_ctx_per_seq",
     ],
     read,
 };
@@ -178,8 +177,12 @@ fn flash_attention(lines: &[LogLine], draft: &mut Draft) {
             set_backend(DISABLED, line, draft);
             draft.disqualified(ENABLED, vec![found.as_str().to_string()], line.number);
             draft.fallback(found.as_str(), line.number);
-        } else if let Some(word) = group(&FLASH_RESOLVED, &line.text) {
-            set_backend(if word == "enabled" { ENABLED } else { DISABLED }, line, draft);
+        } else if let Some(found) = FLASH_RESOLVED.captures(&line.text) {
+            set_backend(if &found[1] == "enabled" { ENABLED } else { DISABLED }, line, draft);
+            // Left to choose, the server takes it wherever the device can.
+            if &found[1] == "disabled" && found[0].contains("was auto") {
+                draft.fallback(&found[0], line.number);
+            }
         }
     }
     if asked_auto && draft.facts.resolved_backend.is_empty() {

@@ -9,13 +9,8 @@ use super::{Dialect, LogLine, group, note_starts, number, option, pattern};
 
 pub(super) const DIALECT: Dialect = Dialect {
     engine: "lmdeploy",
-    signatures: &[
-        "lmdeploy",
-        "Building CacheEngine with config",
-        "CacheConfig(max_batches=",
-        "quant_policy=",
-        "TurboMind",
-    ],
+    signatures: &["Building CacheEngine with config", "CacheConfig(max_batches=", "quant_policy="],
+    marks: &["lmdeploy", "TurboMind"],
     phrases: &[
         "CacheConfig(",
         " KV cache.",

@@ -36,6 +36,8 @@ pub struct Dialect {
     pub engine: &'static str,
     /// Phrases that no other engine prints; the engine with most lines of its own is the one that wrote the log.
     signatures: &'static [&'static str],
+    /// Words of nearly all lines of this engine: they tell whose log it is, and a few lines are enough for that.
+    marks: &'static [&'static str],
     /// Further phrases of lines that are read.
     phrases: &'static [&'static str],
     read: fn(&[LogLine]) -> Draft,
@@ -53,7 +55,8 @@ pub static DIALECTS: &[Dialect] = &[
 ];
 
 static PHRASES: LazyLock<Phrases> = LazyLock::new(|| {
-    Phrases::new(DIALECTS.iter().flat_map(|dialect| dialect.signatures.iter().chain(dialect.phrases)).copied())
+    let read = DIALECTS.iter().flat_map(|dialect| dialect.signatures.iter().chain(dialect.phrases)).copied();
+    Phrases::new(read, DIALECTS.iter().flat_map(|dialect| dialect.marks).copied())
 });
 
 /// What a log says.
@@ -111,7 +114,7 @@ pub fn read_text(log: &str) -> Result<Reading, LogError> {
 }
 
 fn is_signed(dialect: &Dialect, line: &LogLine) -> bool {
-    dialect.signatures.iter().any(|signature| line.text.contains(signature))
+    dialect.signatures.iter().chain(dialect.marks).any(|signature| line.text.contains(signature))
 }
 
 fn dialect_of(lines: &[LogLine]) -> Option<&'static Dialect> {

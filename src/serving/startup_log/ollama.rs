@@ -20,10 +20,8 @@ pub(super) const DIALECT: Dialect = Dialect {
         "starting llama-server",
         "quantized kv cache requested but flash attention",
         "kv cache type not supported by model",
-        "Ollama",
-        "source=routes.go",
-        "source=sched.go",
     ],
+    marks: &["Ollama", "source=routes.go", "source=sched.go"],
     phrases: &[
         "(version ",
         "--cache-type-k",

@@ -21,11 +21,11 @@ pub(super) const DIALECT: Dialect = Dialect {
         "sglang.launch_server",
         "Load weight end.",
         "Load weight begin.",
-        "Memory pool end.",
         "Truncating the input.",
         "Using FP8 KV cache but no scaling factors provided",
         "sglang serve",
     ],
+    marks: &["Memory pool end."],
     phrases: &[
         "Loaded KV cache scaling factors",
         "KV Cache might lead to an accuracy drop",
@@ -95,7 +95,9 @@ fn read(lines: &[LogLine]) -> Draft {
     allocation(lines, &mut draft);
     failure(lines, &mut draft);
     draft.settle();
-    if draft.facts.scale_warning.is_none() && draft.facts.kv_tokens.is_some() {
+    // Scales are loaded after the backend is chosen; where that is not shown the warning may be in what is missing.
+    let is_covered = draft.facts.requested_kv_cache_dtype.is_some() || !draft.facts.resolved_backend.is_empty();
+    if draft.facts.scale_warning.is_none() && draft.facts.kv_tokens.is_some() && is_covered {
         let line = draft.sources.get("kv_tokens").copied().unwrap_or_default();
         draft.scale_warning(false, line);
     }

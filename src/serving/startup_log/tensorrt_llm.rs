@@ -10,7 +10,8 @@ use super::{Dialect, LogLine, group, last_start, note_starts, number, option, pa
 
 pub(super) const DIALECT: Dialect = Dialect {
     engine: "tensorrt_llm",
-    signatures: &["[TensorRT-LLM]", "[TRT-LLM]", "TensorRT-LLM version", "TensorRT LLM version", "trtllm-serve"],
+    signatures: &["TensorRT-LLM version", "TensorRT LLM version", "trtllm-serve"],
+    marks: &["[TensorRT-LLM]", "[TRT-LLM]"],
     phrases: &[
         "max tokens in paged KV cache",
         "KV cache quantization",

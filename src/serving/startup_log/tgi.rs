@@ -9,14 +9,8 @@ use super::{Dialect, LogLine, group, last_start, note_starts, number, option, pa
 
 pub(super) const DIALECT: Dialect = Dialect {
     engine: "tgi",
-    signatures: &[
-        "text_generation_launcher",
-        "text_generation_router",
-        "text-generation-launcher",
-        "KV-cache blocks: ",
-        "Using Attention = ",
-        "Using attention ",
-    ],
+    signatures: &["text-generation-launcher", "KV-cache blocks: ", "Using Attention = ", "Using attention "],
+    marks: &["text_generation_launcher", "text_generation_router"],
     phrases: &[
         "Forcing attention to ",
         "isabling prefix caching",

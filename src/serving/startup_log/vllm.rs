@@ -30,15 +30,13 @@ pub(super) const DIALECT: Dialect = Dialect {
         "vLLM environment variable",
         "Falling back to V0",
         "the current vLLM instance",
-        "(EngineCore",
-        "(APIServer",
         "# GPU blocks: ",
         "# cuda blocks: ",
         "# CPU blocks: ",
         "CPU backend doesn't support ",
         "Default vLLM sampling parameters",
-        "GPU KV cache usage: ",
     ],
+    marks: &["(EngineCore", "(APIServer", "GPU KV cache usage: "],
     phrases: &[
         "args: Namespace(",
         "vllm serve ",
@@ -291,12 +289,12 @@ fn read(lines: &[LogLine]) -> Draft {
     draft
 }
 
-/// Whether the request is known to be in effect. A backend that nobody asked for may have been lost to the dtype as well.
+/// Whether the request is known to be in effect. A backend that nobody asked for may have been lost to the dtype as well: that
+/// contradicts no request, so it is a note, unless the server gives its reasons.
 fn settle(start: &Start<'_>, draft: &mut Draft) {
     let is_open = draft.facts.fallback.is_none() && draft.facts.requested_backend.is_none();
     if is_open && backend::may_have_lost_one(start, &draft.facts) {
         draft.note("FLASH_ATTN is not among the potential backends; the reasons are printed at DEBUG only");
-        return draft.note_quantized_auto();
     }
     draft.settle();
 }

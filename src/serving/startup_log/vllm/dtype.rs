@@ -227,7 +227,9 @@ fn scales(start: &Start<'_>, draft: &mut Draft) {
         draft.note(&found[0]);
     }
     let facts = &draft.facts;
-    if facts.scale_warning.is_none() && (facts.kv_tokens.is_some() || facts.kv_blocks.is_some()) {
+    // Scales are loaded between the dump and the capacity; without both the warning may be in what is missing.
+    let is_covered = start.dump.is_some() && (facts.kv_tokens.is_some() || facts.kv_blocks.is_some());
+    if facts.scale_warning.is_none() && is_covered {
         let is_quantized = facts.kv_cache_dtype.as_deref().is_some_and(|dtype| !is_float(dtype));
         let line = draft.sources.get("kv_tokens").or(draft.sources.get("kv_blocks")).copied().unwrap_or_default();
         draft.scale_warning(false, line);

@@ -5,6 +5,7 @@
 mod bench;
 mod engine_options;
 mod plan;
+mod probe;
 mod robustness;
 mod run_folder;
 

@@ -9,6 +9,7 @@ mod dtype;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::capacity::cache_token_bytes;
 use crate::serving::checkpoint::Checkpoint;
 use crate::serving::facts::ServerFacts;
 use crate::serving::startup_log::Reading;
@@ -200,7 +201,7 @@ impl Case<'_> {
         }
         let computed = || {
             let (shape, dtype) = (&self.checkpoint?.shape, dtype.value.as_deref()?);
-            let bytes = crate::capacity::cache_token_bytes(shape, dtype, self.asked.n_rank?).ok()?;
+            let bytes = cache_token_bytes(shape, dtype, self.asked.n_rank?).ok()?;
             Some(Evidence::known(bytes as f64, format!("config.json × {dtype}")))
         };
         computed().unwrap_or_else(|| Evidence::unknown(self.looked_at()))

@@ -6,6 +6,7 @@ mod bench;
 mod engine_options;
 mod plan;
 mod inspect_log;
+mod probe;
 mod robustness;
 mod run_folder;
 

@@ -9,7 +9,7 @@ use kvgauge::record::manifest::{FORMAT, Manifest, RunStatus, plan_hash};
 use kvgauge::record::samples::{MAX_TEXT_BYTES, SampleRecord, text_hash};
 use kvgauge::record::{LOCK_FILE, MANIFEST_FILE, RUN_FILE, Record, RecordError, RecordWriter, RunFile, SAMPLES_FILE};
 use kvgauge::sample::{Bin, Completion, FinishReason, Language, Outcome, Score, Timing};
-use kvgauge::setup::{Arm, ArmRole, Evidence, ModelIdentity, Resolved};
+use kvgauge::setup::{Arm, ArmRole, CheckStatus, Evidence, ModelIdentity, Resolved};
 
 fn manifest(planned_items: u64) -> Manifest {
     let plan = BTreeMap::from([("seed".to_string(), "7".to_string())]);
@@ -397,6 +397,22 @@ fn a_plan_of_format_1_1_holds_what_was_asked_of_an_arm() {
     assert!(run.arms[0].settings.is_empty());
     let written = serde_json::to_value(&run).unwrap();
     assert_eq!(written, serde_json::from_str::<serde_json::Value>(text).unwrap());
+}
+
+#[test]
+fn a_manifest_of_format_1_3_holds_what_each_source_says_and_an_older_one_nothing() {
+    let read = |text: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(MANIFEST_FILE), text).unwrap();
+        Manifest::read(dir.path()).unwrap()
+    };
+    assert!(read(include_str!("../fixtures/records/manifest-1.2.json")).checks.is_empty());
+    let text = include_str!("../fixtures/records/manifest-1.3.json");
+    let manifest = read(text);
+    assert_eq!(manifest.checks[0].observed[1].source, "/metrics, configured");
+    assert_eq!(manifest.checks[2].status, CheckStatus::Unknown);
+    // A field more or less on disk is another version: a changelog line and another fixture.
+    assert_eq!(serde_json::to_string_pretty(&manifest).unwrap() + "\n", text);
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Why a server did not start, with what it printed last.
 
 use std::fmt;
-use std::io;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
 
 use crate::hint::{Hint, did_you_mean};
 use crate::serving::http::EndpointError;
 use crate::serving::launch::log::LogFile;
+use crate::serving::startup_log;
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +120,13 @@ impl LaunchError {
 
 fn last_words(log: &LogFile) -> LastWords {
     let lines = log.last_lines();
-    LastWords { reason: reason(&lines), lines, log_path: log.path().to_path_buf() }
+    LastWords { reason: recognised(log.path()).or_else(|| reason(&lines)), lines, log_path: log.path().to_path_buf() }
+}
+
+/// The reason as the reader of start-up logs understands it.
+fn recognised(log_path: &Path) -> Option<String> {
+    let reading = startup_log::read(BufReader::new(File::open(log_path).ok()?)).ok()?;
+    reading.facts.notes.iter().find_map(|note| note.strip_prefix("the start failed: ").map(str::to_owned))
 }
 
 /// The last line that names an exception or is marked as an error.

@@ -3,10 +3,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kvgauge::serving::evidence::{Asked, Witness, weigh};
 use kvgauge::serving::http::Endpoint;
 use kvgauge::serving::launch::{LaunchError, LaunchSettings, Launched};
 use kvgauge::serving::metrics::Counters;
 use kvgauge::serving::probe::probe;
+use kvgauge::serving::startup_log;
+use kvgauge::setup::{Arm, CheckStatus};
 
 /// Names the interpreter that has `xllamacpp`.
 const PYTHON: &str = "KVGAUGE_XLLAMACPP_PYTHON";
@@ -153,9 +156,22 @@ fn a_real_llama_cpp_server_starts_answers_and_stops() {
     assert_eq!(found.dialect.as_deref(), Some("llama_cpp"));
     assert_eq!(found.models[0].max_model_len, Some(2048));
     assert_eq!(counters.prompt_tokens, Some(0.0));
-    assert!(fs::read_to_string(&log).unwrap().contains("K (q8_0)"));
+    let reading = startup_log::read_text(&fs::read_to_string(&log).unwrap()).unwrap();
+    let endpoints = found.sources.iter().map(|(path, facts)| Witness::endpoint(path, facts.clone()));
+    let witnesses: Vec<Witness> = endpoints.chain([Witness::log(reading)]).collect();
+    for (dtype, expected) in [("q8_0", CheckStatus::Confirmed), ("q4_0", CheckStatus::Contradicted)] {
+        let arm = Arm::candidate(dtype);
+        let asked = Asked { arm: &arm, context_tokens: Some(2048), n_rank: Some(1) };
+        let weighed = weigh(&asked, &witnesses, None);
+        assert_eq!(weighed.checks[0].status, expected, "{:?}", weighed.checks[0]);
+        assert_eq!(weighed.resolved.kv_cache_dtype.value.as_deref(), Some("q8_0"));
+        // 30 layers, 3 heads of 64, keys and values, 34 bytes per 32 values.
+        let bytes = weighed.resolved.kv_bytes_per_token.value.unwrap();
+        assert!((bytes / 12_240.0 - 1.0).abs() < 0.01, "{bytes}");
+    }
 
     let error = run(Launched::start(&launch(&["--flash-attn", "off"]), &variables, &log)).unwrap_err();
     let LaunchError::Exited { said, .. } = &error else { panic!("{error}") };
-    assert!(fs::read_to_string(&log).unwrap().contains("quantized V cache requires flash_attn"), "{said}");
+    let reason = said.reason.as_deref().unwrap_or_default();
+    assert!(reason.contains("quantized V cache requires flash_attn"), "{said}");
 }

@@ -2,5 +2,5 @@
 
 mod evidence;
 mod launch;
-mod played;
+pub(crate) mod played;
 mod probe;

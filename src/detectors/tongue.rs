@@ -139,15 +139,17 @@ impl Hasher for Spread {
 /// A map keyed by hashes of tokens.
 pub(super) type HashKeyed<V> = HashMap<u64, V, BuildHasherDefault<Spread>>;
 
-/// Hash of a function word, small or with a capital → bit set of its languages.
-static BY_WORD: LazyLock<HashKeyed<u8>> = LazyLock::new(|| {
+/// Hash of a function word, small or with a capital → bit set of its languages, and above that a number for the word.
+static BY_WORD: LazyLock<HashKeyed<u32>> = LazyLock::new(|| {
     let mut map = HashKeyed::default();
+    let mut number = 0_u32;
     for (language, words) in FUNCTION_WORDS.iter().enumerate() {
         for word in words.split_whitespace() {
             let mut letters = word.chars();
             let capital: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
+            number += 1;
             for form in [word, &capital] {
-                *map.entry(tokens(form)[0].hash).or_default() |= 1 << language;
+                *map.entry(tokens(form)[0].hash).or_insert(number << 8) |= 1 << language;
             }
         }
     }
@@ -156,11 +158,16 @@ static BY_WORD: LazyLock<HashKeyed<u8>> = LazyLock::new(|| {
 
 /// The languages that a token is a function word of, as bits in the order of [`KNOWN`].
 pub(super) fn function_word(token: &Token) -> u8 {
+    numbered_function_word(token).0
+}
+
+/// The same with the number of the word, whatever its first letter; 0 for none.
+fn numbered_function_word(token: &Token) -> (u8, u32) {
     // None of them is longer.
     if token.kind != Kind::Word || token.end - token.start > 12 {
-        return 0;
+        return (0, 0);
     }
-    BY_WORD.get(&token.hash).copied().unwrap_or(0)
+    BY_WORD.get(&token.hash).map_or((0, 0), |found| (*found as u8, found >> 8))
 }
 
 /// The bit of a language in [`function_word`], 0 where its words are not known.
@@ -180,6 +187,9 @@ pub(super) struct Counts {
     pub(super) small_content: usize,
     /// Function words per known language.
     pub(super) hits: [usize; 7],
+    /// The first of these, and as bits which languages had another one: `la la la` is of no language.
+    first_hits: [u32; 7],
+    varied: u8,
     pub(super) han: usize,
     pub(super) kana: usize,
     /// Words of each other script.
@@ -217,12 +227,21 @@ impl Counts {
 
     fn add_latin(&mut self, token: &Token, first: char) {
         self.latin += 1;
-        let languages = function_word(token);
+        let (languages, number) = numbered_function_word(token);
         let is_small = !first.is_uppercase();
         self.small += usize::from(is_small);
         self.small_content += usize::from(is_small && languages == 0);
-        for (language, hits) in self.hits.iter_mut().enumerate() {
-            *hits += usize::from(languages >> language & 1);
+        if languages == 0 {
+            return;
+        }
+        for (language, hits) in self.hits.iter_mut().enumerate().filter(|(at, _)| languages >> at & 1 == 1) {
+            *hits += 1;
+            let first = &mut self.first_hits[language];
+            if *first == 0 {
+                *first = number;
+            } else if *first != number {
+                self.varied |= 1 << language;
+            }
         }
     }
 
@@ -253,7 +272,8 @@ impl Counts {
     fn latin_tongue(&self) -> Option<Tongue> {
         let best = (0..KNOWN.len()).max_by_key(|&language| (self.hits[language], KNOWN.len() - language))?;
         let second = (0..KNOWN.len()).filter(|&other| other != best).map(|other| self.hits[other]).max()?;
-        (self.hits[best] >= 2 && self.hits[best] > second).then_some(Tongue::Latin(KNOWN[best]))
+        let is_varied = self.varied >> best & 1 == 1;
+        (self.hits[best] >= 2 && is_varied && self.hits[best] > second).then_some(Tongue::Latin(KNOWN[best]))
     }
 
     /// Only for prose that is long enough: names, codes and tables have no language.
@@ -264,10 +284,28 @@ impl Counts {
         if self.small < MIN_SMALL_WORDS || self.small * 2 < self.latin || self.rest * 3 > self.latin {
             return None;
         }
+        if !has_different_words(text) {
+            return None;
+        }
         let info = whatlang::detect(&text[..text.floor_char_boundary(MAX_READ)])?;
         let is_latin = info.script() == whatlang::Script::Latin;
         (is_latin && info.confidence() >= MIN_CONFIDENCE && info.is_reliable()).then(|| Tongue::Latin(info.lang()))
     }
+}
+
+/// What says the same syllables over and over is in no language.
+fn has_different_words(text: &str) -> bool {
+    const MIN_DIFFERENT: usize = 5;
+    let mut seen: Vec<&str> = Vec::new();
+    for word in text.split_whitespace() {
+        if !seen.contains(&word) {
+            seen.push(word);
+        }
+        if seen.len() >= MIN_DIFFERENT {
+            return true;
+        }
+    }
+    false
 }
 
 /// The language of a whole text.

@@ -5,6 +5,7 @@
 //! reference or the prompt contains is nobody's damage, and markup quoted as code is about tokens, not a token.
 
 use crate::detectors::content::{content_of, content_of_reference, share_in};
+use crate::detectors::language_drift::named_tongues;
 use crate::detectors::reading::Reading;
 use crate::detectors::salad::salad;
 use crate::detectors::tokens::{Kind, Token};
@@ -339,6 +340,8 @@ fn script_soup(reading: &Reading<'_>) -> Option<Seen> {
         }
     }
     let is_soup = seen.len() + usize::from(known.len() == 1 && !seen.contains(&known[0])) >= 3 && switches >= 3;
+    // A text about languages writes words of them.
+    let is_soup = is_soup && named_tongues(text).len() < 2;
     (is_soup || mixed >= 2).then(|| Seen {
         severity: 0.8,
         start: start.unwrap_or(0).min(text.len()),

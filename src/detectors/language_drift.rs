@@ -32,6 +32,8 @@ const MIN_FOREIGN_HITS: usize = 4;
 const MIN_FOREIGN_KINDS: usize = 3;
 /// Changes between the languages from line to line that a translation beside its original has.
 const MIN_BILINGUAL_CHANGES: usize = 4;
+/// Words beside their translation that make a glossary.
+const MIN_GLOSSES: usize = 3;
 /// Bytes at both ends of a prompt in which it says what language to answer in.
 const MAX_REQUEST_BYTES: usize = 1024;
 const MIN_FOREIGN_SHARE: f64 = 0.3;
@@ -111,7 +113,7 @@ fn wants_translation(prompt: &str) -> bool {
 }
 
 /// Languages that a prompt speaks of.
-fn named_tongues(prompt: &str) -> Vec<Tongue> {
+pub(super) fn named_tongues(prompt: &str) -> Vec<Tongue> {
     const NAMES: [(&str, &str); 28] = [
         ("english", "en"),
         ("英文", "en"),
@@ -185,6 +187,9 @@ struct Judged {
     foreign_kinds: [Vec<u64>; 7],
     /// Foreign sentences that begin within a line of another language.
     inside_lines: usize,
+    /// Scattered pieces that stand beside their translation.
+    glosses: usize,
+    pieces: usize,
 }
 
 fn judge_sentences(reading: &Reading<'_>, asked: &Asked) -> Option<Judged> {
@@ -198,11 +203,9 @@ fn judge_sentences(reading: &Reading<'_>, asked: &Asked) -> Option<Judged> {
     let code = code_places(text);
     for sentence in sentences(text, tokens).take(MAX_SENTENCES) {
         let found = &tokens[sentence];
-        let open: Vec<Token> = if is_data { found.to_vec() } else { without_quotations(text, found) };
+        let mut open: Vec<Token> = if is_data { found.to_vec() } else { without_quotations(text, found) };
+        open.retain(|token| !is_in(&code, token.start));
         let (Some(first), Some(last)) = (open.first(), open.last()) else { continue };
-        if code.iter().any(|place| place.contains(&first.start)) {
-            continue;
-        }
         let counts = Counts::of(text, &open);
         judged.all += counts.words();
         let tongue = counts.tongue(&text[first.start..last.end]);
@@ -250,6 +253,12 @@ fn code_places(text: &str) -> Vec<Range<usize>> {
     places
 }
 
+/// Whether one of the places, which are in order, has `at`.
+fn is_in(places: &[Range<usize>], at: usize) -> bool {
+    let after = places.partition_point(|place| place.end <= at);
+    places.get(after).is_some_and(|place| place.contains(&at))
+}
+
 /// Where a comment begins in a line of code.
 fn comment(line: &str) -> Option<usize> {
     let found = line.find("//").filter(|at| !line[..*at].ends_with(':')).or_else(|| line.find("/*"));
@@ -257,6 +266,13 @@ fn comment(line: &str) -> Option<usize> {
     found.or_else(|| {
         line.find(" # ").filter(|at| line[..*at].trim_end().ends_with([')', ';', '}', ']', ':', '"', '\'']))
     })
+}
+
+/// Whether a piece is the second half of a line, after a mark that says so.
+fn is_gloss(text: &str, start: usize, end: usize) -> bool {
+    let before = text[..start].trim_end_matches(' ');
+    let after = text[end..].trim_start_matches([' ', ',', ';', '.', '。', '；', '|']);
+    before.ends_with(['-', '–', '—', ':', '：', '=', '→', '|']) && (after.is_empty() || after.starts_with('\n'))
 }
 
 /// Whether nothing stands before `at` on its line but a mark, a number or a label.
@@ -363,8 +379,12 @@ impl Judged {
             if !asked.is_known && is_at_line_start {
                 continue;
             }
+            if is_gloss(text, first.start, last.end) {
+                self.glosses += 1;
+            }
             self.scattered += if length >= 4 && asked.is_known { 2 } else { 1 };
             self.tongue.get_or_insert(tongue);
+            self.pieces += 1;
             let place = self.scattered_at.get_or_insert((first.start, last.end));
             place.1 = last.end;
         }
@@ -396,8 +416,11 @@ impl Judged {
             return Some(finding(reading, share, start, self.end, evidence));
         }
         let least = if self.is_known { MIN_SCATTERED } else { MIN_OWN_SCATTERED };
+        let is_glossary = self.glosses >= MIN_GLOSSES && self.glosses == self.pieces;
         if let Some((start, end)) = self.scattered_at
             && self.scattered >= least
+            && !is_glossary
+            && !self.tongue.is_some_and(|tongue| named_tongues(reading.text).contains(&tongue))
         {
             let evidence = format!("{} scattered pieces of {name}", self.scattered);
             return Some(finding(reading, 0.3, start, end, evidence));

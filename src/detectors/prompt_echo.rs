@@ -18,6 +18,11 @@ const MIN_SHORT_SHARE: f64 = 0.7;
 const GRAM: usize = 8;
 /// Only this much of an output is searched for instructions: an echo begins early.
 const MAX_SEARCHED: usize = 16 << 10;
+/// Of a prompt whose own request is read.
+const MAX_REQUEST_BYTES: usize = 1024;
+/// Weight of the signs that make an echo, with an expected answer and without.
+const MIN_SIGNS: usize = 3;
+const MIN_OWN_SIGNS: usize = 4;
 
 pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     if reading.context.is_as_expected() || reading.tokens().is_empty() {
@@ -193,6 +198,15 @@ const REQUESTS: &[&str] = &[
     "是多少？",
 ];
 
+/// Questions are what is asked for.
+fn asks_for_questions(prompt: &str) -> bool {
+    const VERBS: [&str; 8] = ["write", "generate", "create", "make", "list", "suggest", "propose", "prepare"];
+    let from = prompt.ceil_char_boundary(prompt.len().saturating_sub(MAX_REQUEST_BYTES));
+    let request = prompt[from..].to_ascii_lowercase();
+    let is_english = request.contains("questions") && VERBS.iter().any(|verb| request.contains(verb));
+    is_english || request.contains("出题") || request.contains("个问题") || request.contains("prompt")
+}
+
 /// Signs that the output is a prompt.
 fn instructed(reading: &Reading<'_>) -> Option<Finding> {
     let text = &reading.text[..reading.text.floor_char_boundary(MAX_SEARCHED)];
@@ -227,7 +241,9 @@ fn instructed(reading: &Reading<'_>) -> Option<Finding> {
         see(at, 1);
     }
     let first = first?;
-    (weight >= 3).then(|| {
+    // Stories and letters ask and request as well; where nothing says what was expected, more of it is needed.
+    let least = if reading.context.has_measure() { MIN_SIGNS } else { MIN_OWN_SIGNS };
+    (weight >= least && !reading.prompt().is_some_and(|prompt| asks_for_questions(prompt.text))).then(|| {
         let end = reading.text.trim_end().len().max(first);
         finding(reading, first.min(end), end, format!("{weight} signs of instructions or questions"))
     })

@@ -6,13 +6,15 @@
 use std::sync::LazyLock;
 
 use crate::detectors::tokens::{Kind, Token, tokens};
-use crate::detectors::tongue::HashKeyed;
+use crate::detectors::tongue::{HashKeyed, function_word};
 
 /// Impossible pairs, and their share of the words that ask for something after them.
 const MIN_ODD: usize = 3;
 const MIN_ODD_SHARE: f64 = 0.22;
 /// Words at the end that are judged apart from the rest.
 const TAIL: usize = 40;
+/// Words that are no function words.
+const MIN_CONTENT: usize = 4;
 /// Words read; what is wrong with a longer text shows in its end.
 const MAX_TOKENS: usize = 4096;
 
@@ -71,6 +73,11 @@ pub(super) fn salad(text: &str, tokens: &[Token]) -> Option<Salad> {
 
 fn judged(text: &str, tokens: &[Token], from: usize) -> Option<Salad> {
     let (mut odd, mut asking) = (0, 0);
+    let is_content = |token: &&Token| token.kind == Kind::Word && function_word(token) == 0;
+    // Lists of function words are about grammar.
+    if tokens[from..].iter().filter(is_content).count() < MIN_CONTENT {
+        return None;
+    }
     let mut found: Option<(usize, usize)> = None;
     for (at, pair) in tokens.windows(2).enumerate().skip(from) {
         // Only a blank between them: marks quote, list and join words of any kind.
@@ -107,6 +114,9 @@ mod tests {
         let sound =
             "The clerk kept the ledger in the office of the harbour, and the gate was shut at night. ".repeat(9);
         assert!(!is_salad(&sound));
-        assert!(is_salad(&format!("{sound} the of was in and but the is to the of and by a was the or of")));
+        assert!(is_salad(&format!(
+            "{sound} clerk the of gate was in and but river is to the of bell and by a was the or of stone"
+        )));
+        assert!(!is_salad("a an the in on at of to and or but is are was were has have had"));
     }
 }

@@ -9,6 +9,7 @@ use crate::detectors::content::{content_of, share_in};
 use crate::detectors::form::is_json;
 use crate::detectors::reading::{Reading, Reference};
 use crate::detectors::tokens::{Kind, Token, tokens};
+use crate::detectors::tongue::function_word;
 use crate::sample::{Finding, FindingKind};
 
 /// From this many tokens on an expected answer can be broken off …
@@ -294,6 +295,11 @@ fn in_mid_sentence(context: &Context<'_>, text: &str) -> Option<Finding> {
     let is_joint = stops_on_joint(text.lines().next_back().unwrap_or_default());
     let says_so = |reference: &str| stops_on_joint(reference.trim_end());
     if context.measures().any(|reference| if is_joint { says_so(reference) } else { is_as_whole(reference) }) {
+        return None;
+    }
+    // Lists of function words are about grammar.
+    let content = tokens(text).iter().filter(|token| token.is_wordlike() && function_word(token) == 0).take(3).count();
+    if is_joint && content < 3 {
         return None;
     }
     // All of it is there: in another order, which is another fault.

@@ -4,6 +4,9 @@
 //! High entropy is no garbage: hex, codes and numbers may be what was asked for, so only words are judged as words. What a
 //! reference or the prompt contains is nobody's damage, and markup quoted as code is about tokens, not a token.
 
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
 use crate::detectors::content::{content_of, content_of_reference, share_in};
 use crate::detectors::language_drift::named_tongues;
 use crate::detectors::reading::Reading;
@@ -220,6 +223,9 @@ fn word_piece_marks(reading: &Reading<'_>) -> Option<Seen> {
 /// UTF-8 read as Windows-1252, CP1251 or GBK.
 fn mojibake(reading: &Reading<'_>) -> Option<Seen> {
     let text = reading.text;
+    if text.is_ascii() {
+        return None;
+    }
     let mut found: Option<(usize, usize)> = None;
     let (mut short, mut weight, mut candidates) = (0, 0, 0);
     let mut chars = text.char_indices();
@@ -296,14 +302,22 @@ fn cyrillic_pairs(text: &str) -> usize {
     pairs
 }
 
-/// Ideographs that common ones turn into, and all ideographs.
-fn gbk_marks(text: &str) -> (usize, usize) {
-    const MARKS: &str = "鐨勶紝銆涓鏄浜鍦锛鍙鏈浠鎴瀛鍚鍒璇鍥鏂鎬绗鍏闂鍟馃鈥滄枃浣犲屼笘鐣澶簡鍚佸殑寰鏃鑰濂嗘岃涙瀹湪鏉闀鍒涔噷杩甯嬪璧鐢鎵\
+/// Ideographs that the bytes of common ones turn into when read as GBK, and that are rare otherwise.
+const GBK_MARKS: &str = "鐨勶紝銆涓鏄浜鍦锛鍙鏈浠鎴瀛鍚鍒璇鍥鏂鎬绗鍏闂鍟馃鈥滄枃浣犲屼笘鐣澶簡鍚佸殑寰鏃鑰濂嗘岃涙瀹湪鏉闀鍒涔噷杩甯嬪璧鐢鎵\
         鐫宸笉愬嶅灏潰鐭庡鏍绉繃洜浣嗗繕樺熷偅墠鍜堢嶆褰琛嬮紑庢埌敓粡楅嬭娲夎鐜撴犺鑳缇鎯彧績皬呰棩彂婅粠硶撶瓙偣栬熸";
+
+static GBK_SET: LazyLock<Vec<char>> = LazyLock::new(|| {
+    let mut marks: Vec<char> = GBK_MARKS.chars().collect();
+    marks.sort_unstable();
+    marks
+});
+
+/// How many ideographs are of [`GBK_MARKS`], and how many there are.
+fn gbk_marks(text: &str) -> (usize, usize) {
     let (mut marks, mut han) = (0, 0);
     for c in text.chars().filter(|c| matches!(c, '\u{3400}'..='\u{9fff}')) {
         han += 1;
-        marks += usize::from(MARKS.contains(c));
+        marks += usize::from(GBK_SET.binary_search(&c).is_ok());
     }
     (marks, han)
 }
@@ -527,7 +541,7 @@ fn is_odd(word: &str) -> bool {
         let is_sequence = word.bytes().all(|byte| byte.is_ascii_uppercase()) || is_bases(word);
         return word.is_ascii() && word.len() > 40 && !is_sequence;
     }
-    let is_fragment = || FRAGMENTS.split_ascii_whitespace().any(|fragment| fragment == word);
+    let is_fragment = || FRAGMENT_SET.contains(word);
     let bytes = word.as_bytes();
     if is_bases(word) {
         return false;
@@ -539,7 +553,7 @@ fn is_odd(word: &str) -> bool {
     let humps = bytes.windows(2).filter(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase()).count();
     let pair_is_odd = |pair: &[u8]| {
         let pair = [pair[0].to_ascii_lowercase(), pair[1].to_ascii_lowercase()];
-        ODD.contains(&pair)
+        pair.iter().all(u8::is_ascii_lowercase) && ODD[usize::from(pair[0] - b'a')] >> (pair[1] - b'a') & 1 == 1
     };
     let is_vowel = |byte: &u8| b"aeiouyAEIOUY".contains(byte);
     let longest = bytes.split(is_vowel).map(<[u8]>::len).max().unwrap_or(0);
@@ -555,10 +569,18 @@ fn is_bases(word: &str) -> bool {
     word.len() >= 8 && word.bytes().all(|byte| b"ACGTUNacgtun".contains(&byte))
 }
 
-/// [`ODD_PAIRS`] as bytes.
-static ODD: std::sync::LazyLock<Vec<[u8; 2]>> = std::sync::LazyLock::new(|| {
-    ODD_PAIRS.split_ascii_whitespace().map(|pair| [pair.as_bytes()[0], pair.as_bytes()[1]]).collect()
+/// [`ODD_PAIRS`] as a bit per second letter for each first one.
+static ODD: LazyLock<[u32; 26]> = LazyLock::new(|| {
+    let mut odd = [0; 26];
+    for pair in ODD_PAIRS.split_ascii_whitespace() {
+        let [first, second] = [pair.as_bytes()[0] - b'a', pair.as_bytes()[1] - b'a'];
+        odd[usize::from(first)] |= 1 << second;
+    }
+    odd
 });
+
+/// [`FRAGMENTS`] for looking up.
+static FRAGMENT_SET: LazyLock<HashSet<&str>> = LazyLock::new(|| FRAGMENTS.split_ascii_whitespace().collect());
 
 /// Half-words joined by underscores that never end.
 fn endless_identifier(reading: &Reading<'_>) -> Option<Seen> {

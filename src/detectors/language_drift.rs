@@ -336,6 +336,7 @@ fn without_quotations(text: &str, found: &[Token]) -> Vec<Token> {
     while at < found.len() {
         let token = &found[at];
         if token.kind == Kind::Mark
+            && (!text.as_bytes()[token.start].is_ascii() || b"\"`([".contains(&text.as_bytes()[token.start]))
             && let Some((_, closer)) = QUOTES.iter().find(|(opener, _)| *opener == token.text(text))
             && let Some(length) = found[at + 1..].iter().take(MAX_QUOTED).position(|token| token.text(text) == *closer)
         {

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::collections::hash_map::Entry;
+use std::sync::LazyLock;
 
 use crate::detectors::reading::Reading;
 use crate::detectors::tokens::Token;
@@ -20,6 +21,8 @@ const GRAM: usize = 8;
 const MAX_SEARCHED: usize = 16 << 10;
 /// Of a prompt whose own request is read.
 const MAX_REQUEST_BYTES: usize = 1024;
+/// A role and its colon stand within so much of a line.
+const MAX_ROLE_BYTES: usize = 40;
 /// Weight of the signs that make an echo, with an expected answer and without.
 const MIN_SIGNS: usize = 3;
 const MIN_OWN_SIGNS: usize = 4;
@@ -198,6 +201,35 @@ const REQUESTS: &[&str] = &[
     "是多少？",
 ];
 
+/// Indices of [`REQUESTS`] by the first byte.
+static BY_FIRST: LazyLock<Vec<Vec<usize>>> = LazyLock::new(|| {
+    let mut by_first = vec![Vec::new(); 256];
+    for (number, request) in REQUESTS.iter().enumerate() {
+        by_first[usize::from(request.as_bytes()[0])].push(number);
+    }
+    by_first
+});
+
+/// The first place of each request in a text, in one pass; they begin where words do.
+fn requests_in(text: &str) -> Vec<(usize, &'static str)> {
+    let bytes = text.as_bytes();
+    let mut found = Vec::new();
+    let mut seen = [false; REQUESTS.len()];
+    for at in 0..bytes.len() {
+        if at > 0 && bytes[at].is_ascii() && bytes[at - 1].is_ascii_alphanumeric() {
+            continue;
+        }
+        for &number in &BY_FIRST[usize::from(bytes[at])] {
+            let request = REQUESTS[number];
+            if !seen[number] && bytes[at..].starts_with(request.as_bytes()) {
+                seen[number] = true;
+                found.push((at, request));
+            }
+        }
+    }
+    found
+}
+
 /// Questions are what is asked for.
 fn asks_for_questions(prompt: &str) -> bool {
     const VERBS: [&str; 8] = ["write", "generate", "create", "make", "list", "suggest", "propose", "prepare"];
@@ -220,6 +252,11 @@ fn instructed(reading: &Reading<'_>) -> Option<Finding> {
     };
     let mut at = 0;
     for line in lower.split_inclusive('\n') {
+        let begin = &line[..line.floor_char_boundary(MAX_ROLE_BYTES)];
+        if !begin.contains([':', '：', '#']) {
+            at += line.len();
+            continue;
+        }
         let start = line.trim_start_matches(['*', '#', '>', ' ', '<', '[']);
         if let Some(role) = ROLES.iter().find(|role| line.trim_start().starts_with(*role) || start.starts_with(*role))
             && !is_asked(role)
@@ -228,10 +265,8 @@ fn instructed(reading: &Reading<'_>) -> Option<Finding> {
         }
         at += line.len();
     }
-    for request in REQUESTS {
-        if let Some(at) = lower.find(request)
-            && !is_asked(request)
-        {
+    for (at, request) in requests_in(&lower) {
+        if !is_asked(request) {
             see(at, 2);
         }
     }

@@ -98,17 +98,17 @@ const FUNCTION_WORDS: [&str; 7] = [
      any all no only one two both very if how why do does did up out my me us them i a such more most just here",
     "le la les un une des du de et est sont était étaient dans pour par sur avec sans que qui quoi dont où ne pas plus \
      ce cette ces cet il elle ils elles nous vous je tu mais ou donc car au aux en se sa son ses leur leurs été avoir \
-     être fait a ont avait comme aussi très bien tout tous toute après avant chez entre jusqu lorsque puis c l d qu n s j",
-    "el la los las un una unos unas de del y e o u es son era eran fue fueron en por para con sin que quien cual donde \
+     être fait a ont avait comme aussi très bien tout tous toute après avant chez entre jusqu lorsque puis qu",
+    "el la los las un una unos unas de del y es son era eran fue fueron en por para con sin que quien cual donde \
      cuando no más muy este esta estos estas ese esa eso su sus se lo le les al como pero porque desde hasta entre sobre \
      también ya yo tú él ella nosotros ellos ha han había hay ser estar está están mi me nos todo todos cada",
     "der die das den dem des ein eine einen einem einer eines und oder aber ist sind war waren wird werden wurde wurden \
      nicht kein keine mit von vom zu zum zur im in auf aus bei nach für über unter durch gegen ohne um an am als wie wenn \
      weil dass ob er sie es wir ihr ich du sich auch noch nur schon sehr so hat haben hatte kann können muss man mehr",
-    "il lo la i gli le un uno una di del della dello dei degli delle e o ma è sono era erano in nel nella nei nelle per \
+    "il lo la i gli le un uno una di del della dello dei degli delle ma è sono era erano in nel nella nei nelle per \
      con su sul sulla da dal dalla che chi cui non più come quando dove anche se questo questa questi quello quella si \
      ha hanno aveva essere stato stata ci ne ogni tutti tutto molto dopo prima tra fra al alla ai alle",
-    "o a os as um uma uns umas de do da dos das e ou mas é são era eram foi foram em no na nos nas por pelo pela para \
+    "a os as um uma uns umas de do da dos das ou mas é são era eram foi foram em no na nos nas por pelo pela para \
      com sem que quem qual onde quando não mais muito este esta isto esse essa isso seu sua seus suas se lhe ao aos à às \
      como também já eu ele ela nós eles está estão tem têm havia ser até entre sobre depois",
     "de het een en of maar is zijn was waren wordt worden werd werden niet geen met van voor naar op aan in uit bij door \
@@ -187,8 +187,8 @@ pub(super) struct Counts {
     pub(super) small_content: usize,
     /// Function words per known language.
     pub(super) hits: [usize; 7],
-    /// The first of these, and as bits which languages had another one: `la la la` is of no language.
-    first_hits: [u32; 7],
+    /// The last of these, and as bits which languages had another one: `la la la` is one word, and of no language.
+    last_hits: [u32; 7],
     varied: u8,
     pub(super) han: usize,
     pub(super) kana: usize,
@@ -235,12 +235,10 @@ impl Counts {
             return;
         }
         for (language, hits) in self.hits.iter_mut().enumerate().filter(|(at, _)| languages >> at & 1 == 1) {
-            *hits += 1;
-            let first = &mut self.first_hits[language];
-            if *first == 0 {
-                *first = number;
-            } else if *first != number {
-                self.varied |= 1 << language;
+            let last = std::mem::replace(&mut self.last_hits[language], number);
+            if last != number {
+                *hits += 1;
+                self.varied |= u8::from(last != 0) << language;
             }
         }
     }

@@ -93,17 +93,20 @@ fn whole_texts() -> Vec<Whole> {
                     question: question.to_string(),
                     task: item.task,
                     language,
+                    is_in_it: true,
                 });
             }
         }
     }
     for line in OUTPUTS.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
         let text = line["output"].as_str().unwrap().trim();
-        let is_zh = text.chars().filter(|c| ('\u{4e00}'..='\u{9fff}').contains(c)).count() * 3 > text.chars().count();
+        let is_zh = text.chars().any(|c| ('\u{4e00}'..='\u{9fff}').contains(&c));
+        let words = [" the ", " is ", " and ", " of ", " was ", " in ", " to "];
+        let is_in_it = !is_zh && words.iter().filter(|word| text.contains(**word)).count() >= 2;
         // A text in neither language, or with thinking, has its own rules.
         if line["label"] == "ok" && line["lang"].is_null() && line["prompt"].is_null() && !text.starts_with("<think>") {
             let language = if is_zh { Language::Zh } else { Language::En };
-            texts.push(Whole { text: text.into(), question: String::new(), task: String::new(), language });
+            texts.push(Whole { text: text.into(), question: String::new(), task: String::new(), language, is_in_it });
         }
     }
     texts
@@ -113,7 +116,7 @@ fn context<'a>(whole: &'a Whole, output: &'a str, expected: &'a [&'a str]) -> Co
     Context {
         expected,
         task: (!whole.task.is_empty()).then_some(whole.task.as_str()),
-        language: Some(whole.language),
+        language: whole.is_in_it.then_some(whole.language),
         prompt: (!whole.question.is_empty()).then_some(whole.question.as_str()),
         ..Context::of(output)
     }

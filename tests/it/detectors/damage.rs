@@ -11,6 +11,8 @@ pub(super) struct Whole {
     pub(super) question: String,
     pub(super) task: String,
     pub(super) language: Language,
+    /// Whether the text is in that language; a value is in none.
+    pub(super) is_in_it: bool,
 }
 
 /// How much is damaged, from hard to see to plain.

@@ -190,6 +190,8 @@ pub(super) struct Counts {
     /// The last of these, and as bits which languages had another one: `la la la` is one word, and of no language.
     last_hits: [u32; 7],
     varied: u8,
+    /// Number of the word before, 0 for any that is none of them.
+    previous: u32,
     pub(super) han: usize,
     pub(super) kana: usize,
     /// Words of each other script.
@@ -231,14 +233,15 @@ impl Counts {
         let is_small = !first.is_uppercase();
         self.small += usize::from(is_small);
         self.small_content += usize::from(is_small && languages == 0);
+        let is_again = std::mem::replace(&mut self.previous, number) == number;
         if languages == 0 {
             return;
         }
         for (language, hits) in self.hits.iter_mut().enumerate().filter(|(at, _)| languages >> at & 1 == 1) {
             let last = std::mem::replace(&mut self.last_hits[language], number);
-            if last != number {
+            if !is_again {
                 *hits += 1;
-                self.varied |= u8::from(last != 0) << language;
+                self.varied |= u8::from(last != 0 && last != number) << language;
             }
         }
     }

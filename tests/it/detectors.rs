@@ -122,8 +122,16 @@ fn context<'a>(whole: &'a Whole, output: &'a str, expected: &'a [&'a str]) -> Co
     }
 }
 
-/// Least share found with the right kind, over all strengths, with the expected answer and without.
-const FLOORS: &[(&str, f64)] = &[];
+/// Least share found with the right kind, over all strengths, with the expected answer and without, where it is not 0.95. Songs
+/// and formulas hide doubled words, formulas and quotations hide an order, drawn scripts repeat, and lists say in no language
+/// what they should be in; what is about something else is in another language or form as well where the expected text was.
+const FLOORS: &[(&str, f64)] = &[
+    ("doubling", 0.8),
+    ("many scripts", 0.9),
+    ("order of words", 0.75),
+    ("sentences at the end", 0.85),
+    ("another topic", 0.85),
+];
 
 #[test]
 fn damage_of_every_kind_is_found_in_texts_of_every_kind() {

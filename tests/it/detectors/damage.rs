@@ -263,7 +263,7 @@ fn wrapped(whole: &Whole, strength: usize, _: &mut Rng) -> Option<String> {
 
 fn marks_of_lines(whole: &Whole, strength: usize, rng: &mut Rng) -> Option<String> {
     let lines: Vec<&str> = whole.text.lines().collect();
-    if lines.len() < 4 || !lines.iter().all(|line| line.matches('=').count() == 1 && !line.contains(['{', '"', ' '])) {
+    if lines.len() < 4 || !lines.iter().all(|line| line.matches('=').count() == 1 && !line.contains(['{', '"'])) {
         return None;
     }
     let from = [lines.len() - 1, lines.len() / 2, 0][strength].min(1 + rng.below(lines.len()));

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use kvgauge::detectors::{self, Context};
 use kvgauge::hint::Hint;
 use kvgauge::sample::{Finding, FinishReason, Language};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::args::DetectArgs;
 use crate::exit_code::Exit;
@@ -42,43 +43,99 @@ impl Hint for DetectError {
     }
 }
 
-/// A line of input; what it does not name is ignored.
-#[derive(Deserialize)]
+/// Names under which tools write the same field, the first that is there counts.
+const OUTPUT: &[&str] = &["output", "response", "completion", "generated_text", "prediction", "text", "answer"];
+const EXPECTED: &[&str] = &["expected", "reference", "target"];
+const LANGUAGE: &[&str] = &["lang", "language"];
+const PROMPT: &[&str] = &["prompt", "question", "input"];
+const BASELINE: &[&str] = &["baseline_output", "baseline"];
+
+/// A line of input; what it does not name is ignored, and so is `null`.
 struct Line {
-    #[serde(default)]
-    id: serde_json::Value,
+    id: Value,
     output: String,
-    #[serde(default)]
-    expected: Option<OneOrMany>,
-    #[serde(default)]
+    expected: Vec<String>,
     task: Option<String>,
-    #[serde(default)]
     lang: Option<String>,
-    #[serde(default)]
     finish_reason: Option<String>,
-    #[serde(default)]
     max_tokens: Option<u32>,
-    #[serde(default)]
     output_tokens: Option<u32>,
-    #[serde(default)]
     baseline_output: Option<String>,
-    #[serde(default)]
     prompt: Option<String>,
-    #[serde(default)]
     label: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string or an array of strings")]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
+/// A JSON object on its way to a [`Line`].
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn first(&self, names: &[&str]) -> Option<(String, &Value)> {
+        let found = |name: &&str| Some((name.to_string(), self.0.get(*name).filter(|value| !value.is_null())?));
+        names.iter().find_map(found)
+    }
+
+    fn text(&self, names: &[&str]) -> Result<Option<String>, String> {
+        self.first(names).map(|(name, value)| text_of(&name, value)).transpose()
+    }
+
+    fn texts(&self, names: &[&str]) -> Result<Vec<String>, String> {
+        match self.first(names) {
+            None => Ok(Vec::new()),
+            Some((name, Value::Array(values))) => values.iter().map(|value| text_of(&name, value)).collect(),
+            Some((name, value)) => text_of(&name, value).map(|text| vec![text]),
+        }
+    }
+
+    fn count(&self, name: &str) -> Result<Option<u32>, String> {
+        let Some((_, value)) = self.first(&[name]) else { return Ok(None) };
+        let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
+        count.map(Some).ok_or_else(|| format!("`{name}` is no count: {}", kind_of(value)))
+    }
+}
+
+/// A text, or a number or truth value as JSON writes it.
+fn text_of(name: &str, value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
+        _ if EXPECTED.contains(&name) => Err(format!("`{name}` is {}, no text or array of texts", kind_of(value))),
+        _ => Err(format!("`{name}` is {}, no text", kind_of(value))),
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+impl Line {
+    fn of(fields: &Fields) -> Result<Self, String> {
+        Ok(Self {
+            id: fields.0.get("id").cloned().unwrap_or_default(),
+            output: fields.text(OUTPUT)?.ok_or("it has no `output`")?,
+            expected: fields.texts(EXPECTED)?,
+            task: fields.text(&["task"])?,
+            lang: fields.text(LANGUAGE)?,
+            finish_reason: fields.text(&["finish_reason"])?,
+            max_tokens: fields.count("max_tokens")?,
+            output_tokens: fields.count("output_tokens")?,
+            baseline_output: fields.text(BASELINE)?,
+            prompt: fields.text(PROMPT)?,
+            label: fields.text(&["label"])?,
+        })
+    }
 }
 
 /// A line of output.
 #[derive(Serialize)]
 struct Judgement<'a> {
-    id: &'a serde_json::Value,
+    id: &'a Value,
     verdict: &'static str,
     findings: &'a [Finding],
 }
@@ -137,7 +194,9 @@ fn next_line(input: &mut dyn BufRead) -> io::Result<Option<Result<Vec<u8>, Strin
 
 fn parse(bytes: &[u8]) -> Result<Line, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("no UTF-8 from byte {} on", error.valid_up_to()))?;
-    serde_json::from_str(text).map_err(|error| format!("column {}: {}", error.column(), reason(&error)))
+    let fields =
+        serde_json::from_str(text).map_err(|error| format!("column {}: {}", error.column(), reason(&error)))?;
+    Line::of(&Fields(fields))
 }
 
 /// serde's words without its own line number, which is always 1.
@@ -147,11 +206,7 @@ fn reason(error: &serde_json::Error) -> String {
 }
 
 fn judge(line: &Line, args: &DetectArgs, confusion: &mut Confusion) -> Result<(), Failure> {
-    let expected: Vec<&str> = match &line.expected {
-        None => Vec::new(),
-        Some(OneOrMany::One(one)) => vec![one],
-        Some(OneOrMany::Many(many)) => many.iter().map(String::as_str).collect(),
-    };
+    let expected: Vec<&str> = line.expected.iter().map(String::as_str).collect();
     let findings = detectors::detect_all(&Context {
         output: &line.output,
         expected: &expected,
@@ -182,9 +237,9 @@ fn judge(line: &Line, args: &DetectArgs, confusion: &mut Confusion) -> Result<()
 }
 
 fn language(tag: &str) -> Option<Language> {
-    match tag {
-        "en" => Some(Language::En),
-        "zh" => Some(Language::Zh),
+    match tag.split(['-', '_']).next()?.to_ascii_lowercase().as_str() {
+        "en" | "english" => Some(Language::En),
+        "zh" | "chinese" => Some(Language::Zh),
         _ => None,
     }
 }
@@ -222,4 +277,32 @@ fn confusion_table(confusion: &Confusion) -> String {
         rows.add_row(row);
     }
     table::finished(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_go_by_several_names_and_unknown_ones_are_ignored() {
+        let line =
+            parse(br#"{"response": "a", "reference": ["b", 3], "language": "en", "score": {"x": 1}, "lang": null}"#);
+        let line = line.expect("a valid line");
+        assert_eq!((line.output.as_str(), line.lang.as_deref()), ("a", Some("en")));
+        assert_eq!(line.expected, ["b", "3"]);
+        let both = parse(br#"{"text": "the prompt's text", "output": "a", "answer": "c"}"#).expect("a valid line");
+        assert_eq!(both.output, "a");
+        assert_eq!(language("zh-CN"), Some(Language::Zh));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_is_named() {
+        let problem = |line: &[u8]| parse(line).err().unwrap_or_default();
+        assert_eq!(problem(br#"{"id": 1}"#), "it has no `output`");
+        assert_eq!(problem(br#"{"output": null}"#), "it has no `output`");
+        assert_eq!(problem(br#"{"output": ["a"]}"#), "`output` is an array, no text");
+        assert_eq!(problem(br#"{"output": "a", "max_tokens": -1}"#), "`max_tokens` is no count: a number");
+        assert!(problem(b"{\"output\": \"a").starts_with("column "));
+        assert!(problem(b"{\"output\": \"\xff\"}").starts_with("no UTF-8 from byte 12"));
+    }
 }

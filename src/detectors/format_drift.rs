@@ -13,9 +13,16 @@ use crate::sample::{Finding, FindingKind};
 const MIN_SHARED: f64 = 0.2;
 /// Lines that set a form, where nothing else does.
 const MIN_OWN_LINES: usize = 3;
+/// A stretch of the prompt; a value that stands there is shorter.
+const MIN_ECHO_BYTES: usize = 40;
 
 pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     if reading.context.is_as_expected() || reading.text.trim().is_empty() {
+        return None;
+    }
+    // The prompt again is no answer in another form.
+    let echoed = reading.text.trim();
+    if echoed.len() >= MIN_ECHO_BYTES && reading.prompt().is_some_and(|prompt| prompt.text.contains(echoed)) {
         return None;
     }
     let drift = if reading.context.has_measure() {

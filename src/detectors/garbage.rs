@@ -4,7 +4,13 @@
 //! High entropy is no garbage: hex, codes and numbers may be what was asked for, so only words are judged as words. What a
 //! reference or the prompt contains is nobody's damage, and markup quoted as code is about tokens, not a token.
 
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use crate::detectors::content::{content_of, content_of_reference, share_in};
+use crate::detectors::language_drift::named_tongues;
 use crate::detectors::reading::Reading;
+use crate::detectors::salad::salad;
 use crate::detectors::tokens::{Kind, Token};
 use crate::detectors::tongue::{Tongue, function_word};
 use crate::sample::{Finding, FindingKind};
@@ -18,7 +24,9 @@ pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
         .or_else(|| mojibake(reading))
         .or_else(|| script_soup(reading))
         .or_else(|| mark_soup(reading))
-        .or_else(|| non_words(reading))?;
+        .or_else(|| stray_brackets(reading))
+        .or_else(|| non_words(reading))
+        .or_else(|| without_grammar(reading))?;
     Some(Finding {
         kind: FindingKind::Garbage,
         severity: found.severity.clamp(0.0, 1.0),
@@ -215,6 +223,9 @@ fn word_piece_marks(reading: &Reading<'_>) -> Option<Seen> {
 /// UTF-8 read as Windows-1252, CP1251 or GBK.
 fn mojibake(reading: &Reading<'_>) -> Option<Seen> {
     let text = reading.text;
+    if text.is_ascii() {
+        return None;
+    }
     let mut found: Option<(usize, usize)> = None;
     let (mut short, mut weight, mut candidates) = (0, 0, 0);
     let mut chars = text.char_indices();
@@ -291,13 +302,22 @@ fn cyrillic_pairs(text: &str) -> usize {
     pairs
 }
 
-/// Ideographs that common ones turn into, and all ideographs.
+/// Ideographs that the bytes of common ones turn into when read as GBK, and that are rare otherwise.
+const GBK_MARKS: &str = "鐨勶紝銆涓鏄浜鍦锛鍙鏈浠鎴瀛鍚鍒璇鍥鏂鎬绗鍏闂鍟馃鈥滄枃浣犲屼笘鐣澶簡鍚佸殑寰鏃鑰濂嗘岃涙瀹湪鏉闀鍒涔噷杩甯嬪璧鐢鎵\
+        鐫宸笉愬嶅灏潰鐭庡鏍绉繃洜浣嗗繕樺熷偅墠鍜堢嶆褰琛嬮紑庢埌敓粡楅嬭娲夎鐜撴犺鑳缇鎯彧績皬呰棩彂婅粠硶撶瓙偣栬熸";
+
+static GBK_SET: LazyLock<Vec<char>> = LazyLock::new(|| {
+    let mut marks: Vec<char> = GBK_MARKS.chars().collect();
+    marks.sort_unstable();
+    marks
+});
+
+/// How many ideographs are of [`GBK_MARKS`], and how many there are.
 fn gbk_marks(text: &str) -> (usize, usize) {
-    const MARKS: &str = "鐨勶紝銆涓鏄浜鍦锛鍙鏈浠鎴瀛鍚鍒璇鍥鏂鎬绗鍏闂鍟馃鈥滄枃浣犲屼笘鐣";
     let (mut marks, mut han) = (0, 0);
     for c in text.chars().filter(|c| matches!(c, '\u{3400}'..='\u{9fff}')) {
         han += 1;
-        marks += usize::from(MARKS.contains(c));
+        marks += usize::from(GBK_SET.binary_search(&c).is_ok());
     }
     (marks, han)
 }
@@ -334,6 +354,8 @@ fn script_soup(reading: &Reading<'_>) -> Option<Seen> {
         }
     }
     let is_soup = seen.len() + usize::from(known.len() == 1 && !seen.contains(&known[0])) >= 3 && switches >= 3;
+    // A text about languages writes words of them.
+    let is_soup = is_soup && named_tongues(text).len() < 2;
     (is_soup || mixed >= 2).then(|| Seen {
         severity: 0.8,
         start: start.unwrap_or(0).min(text.len()),
@@ -383,7 +405,7 @@ fn mark_soup(reading: &Reading<'_>) -> Option<Seen> {
             kinds.sort_unstable();
             kinds.dedup();
             let (start, end) = (tokens[at].start, tokens[at + run - 1].end);
-            if kinds.len() >= MIN_KINDS && !is_known(reading, &text[start..end]) {
+            if kinds.len() >= MIN_KINDS && !is_pattern(text) && !is_known(reading, &text[start..end]) {
                 let severity = (end - start) as f64 / text.len() as f64;
                 let evidence = format!("{run} marks of {} kinds in a row", kinds.len());
                 return Some(Seen { severity, start, end, evidence });
@@ -392,6 +414,73 @@ fn mark_soup(reading: &Reading<'_>) -> Option<Seen> {
         at += run.max(1);
     }
     None
+}
+
+/// A regular expression.
+fn is_pattern(text: &str) -> bool {
+    ["[a-z", "[A-Z", "[0-9", "[^", "(?:", "(?i", "\\d", "\\w", "\\s", "\\."].iter().any(|sign| text.contains(sign))
+}
+
+/// Prose with brackets that close nothing, among many other marks.
+fn stray_brackets(reading: &Reading<'_>) -> Option<Seen> {
+    const MIN_STRAY: usize = 4;
+    const MIN_MARK_SHARE: f64 = 0.4;
+    const MIN_WORDS: usize = 3;
+    /// More brackets open at once are a loop.
+    const MAX_OPEN: usize = 64;
+    let (text, tokens) = (reading.text, reading.tokens());
+    let (mut open, mut stray) = (Vec::new(), Vec::new());
+    let (mut marks, mut words) = (0, 0);
+    for token in tokens {
+        words += usize::from(function_word(token) & 1);
+        if token.kind != Kind::Mark {
+            continue;
+        }
+        marks += 1;
+        match text.as_bytes()[token.start] {
+            byte @ (b'(' | b'[' | b'{') if open.len() < MAX_OPEN => open.push(byte),
+            byte @ (b')' | b']' | b'}') => {
+                let opener = if byte == b')' { b'(' } else { byte - 2 };
+                if open.last() == Some(&opener) {
+                    open.pop();
+                } else if stray.len() < MAX_OPEN {
+                    stray.push(token.start);
+                }
+            }
+            _ => {}
+        }
+    }
+    let start = *stray.first()?;
+    let is_many = stray.len() >= MIN_STRAY && marks as f64 >= tokens.len() as f64 * MIN_MARK_SHARE;
+    (is_many && words >= MIN_WORDS && !is_pattern(text)).then(|| Seen {
+        severity: marks as f64 / tokens.len() as f64,
+        start,
+        end: text.len(),
+        evidence: format!("{} brackets close nothing among {marks} marks", stray.len()),
+    })
+}
+
+/// Words in no order, where they are not those of the expected answer, which [`crate::detectors`] calls scrambled.
+fn without_grammar(reading: &Reading<'_>) -> Option<Seen> {
+    const MAX_SHARED: f64 = 0.3;
+    let (text, tokens) = (reading.text, reading.tokens());
+    let found = salad(text, tokens)?;
+    let content = content_of(text, tokens);
+    let is_shared = |it| share_in(&content_of_reference(it), &content) > MAX_SHARED;
+    let is_asked_for = reading.references().iter().any(|it| salad(it.text, &it.tokens).is_some());
+    if is_asked_for || reading.references().iter().any(is_shared) {
+        return None;
+    }
+    let (start, end) = (tokens[found.first].start, tokens[found.last].end);
+    Some(Seen {
+        severity: (end - start) as f64 / text.len() as f64,
+        start,
+        end,
+        evidence: format!("{} pairs of words that no sentence has, such as `{}`", found.odd, {
+            let second = &tokens[(found.first + 1).min(tokens.len() - 1)];
+            &text[start..second.end]
+        }),
+    })
 }
 
 fn is_ascii_mark(text: &str, token: &Token) -> bool {
@@ -449,10 +538,14 @@ fn is_free(text: &str, tokens: &[Token], at: usize) -> bool {
 
 fn is_odd(word: &str) -> bool {
     if !word.is_ascii() || word.len() < 3 || word.len() > 40 {
-        return word.is_ascii() && word.len() > 40;
+        let is_sequence = word.bytes().all(|byte| byte.is_ascii_uppercase()) || is_bases(word);
+        return word.is_ascii() && word.len() > 40 && !is_sequence;
     }
-    let is_fragment = || FRAGMENTS.split_ascii_whitespace().any(|fragment| fragment == word);
+    let is_fragment = || FRAGMENT_SET.contains(word);
     let bytes = word.as_bytes();
+    if is_bases(word) {
+        return false;
+    }
     // Abbreviations are written in capitals.
     if bytes[1..].iter().all(u8::is_ascii_uppercase) {
         return false;
@@ -460,7 +553,7 @@ fn is_odd(word: &str) -> bool {
     let humps = bytes.windows(2).filter(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase()).count();
     let pair_is_odd = |pair: &[u8]| {
         let pair = [pair[0].to_ascii_lowercase(), pair[1].to_ascii_lowercase()];
-        ODD.contains(&pair)
+        pair.iter().all(u8::is_ascii_lowercase) && ODD[usize::from(pair[0] - b'a')] >> (pair[1] - b'a') & 1 == 1
     };
     let is_vowel = |byte: &u8| b"aeiouyAEIOUY".contains(byte);
     let longest = bytes.split(is_vowel).map(<[u8]>::len).max().unwrap_or(0);
@@ -471,10 +564,23 @@ fn is_odd(word: &str) -> bool {
         || is_fragment()
 }
 
-/// [`ODD_PAIRS`] as bytes.
-static ODD: std::sync::LazyLock<Vec<[u8; 2]>> = std::sync::LazyLock::new(|| {
-    ODD_PAIRS.split_ascii_whitespace().map(|pair| [pair.as_bytes()[0], pair.as_bytes()[1]]).collect()
+/// A sequence of bases.
+fn is_bases(word: &str) -> bool {
+    word.len() >= 8 && word.bytes().all(|byte| b"ACGTUNacgtun".contains(&byte))
+}
+
+/// [`ODD_PAIRS`] as a bit per second letter for each first one.
+static ODD: LazyLock<[u32; 26]> = LazyLock::new(|| {
+    let mut odd = [0; 26];
+    for pair in ODD_PAIRS.split_ascii_whitespace() {
+        let [first, second] = [pair.as_bytes()[0] - b'a', pair.as_bytes()[1] - b'a'];
+        odd[usize::from(first)] |= 1 << second;
+    }
+    odd
 });
+
+/// [`FRAGMENTS`] for looking up.
+static FRAGMENT_SET: LazyLock<HashSet<&str>> = LazyLock::new(|| FRAGMENTS.split_ascii_whitespace().collect());
 
 /// Half-words joined by underscores that never end.
 fn endless_identifier(reading: &Reading<'_>) -> Option<Seen> {

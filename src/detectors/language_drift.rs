@@ -3,7 +3,11 @@
 //! The language asked for is that of the expected answers and the baseline, else the item's, else the prompt's. Without any of
 //! these it is the output's own most of the time, and then more is asked of what differs. Judged per sentence: a share of
 //! letters over a whole text cannot tell a summary full of foreign names (2 % of its letters) from one that drifts (7 %).
-//! Quotations, parentheses, names and whatever the prompt or a reference says are left aside.
+//! Quotations, parentheses, names, code in fences, comments and whatever the prompt or a reference says are left aside. A prompt
+//! that asks for a translation, or that names a language, may get any language or that one; lines that alternate between two
+//! languages are a translation too.
+
+use std::ops::Range;
 
 use crate::detectors::reading::Reading;
 use crate::detectors::tokens::{Kind, Token};
@@ -24,10 +28,21 @@ const MIN_SCATTERED: usize = 2;
 const MIN_OWN_SCATTERED: usize = 3;
 /// Function words of another language in a text, and their share of all function words.
 const MIN_FOREIGN_HITS: usize = 4;
+/// … and how many different ones: `No` in a column and `os` in code are not Spanish and Portuguese.
+const MIN_FOREIGN_KINDS: usize = 3;
+/// Changes between the languages from line to line that a translation beside its original has.
+const MIN_BILINGUAL_CHANGES: usize = 4;
+/// Words beside their translation that make a glossary.
+const MIN_GLOSSES: usize = 3;
+/// Bytes at both ends of a prompt in which it says what language to answer in.
+const MAX_REQUEST_BYTES: usize = 1024;
 const MIN_FOREIGN_SHARE: f64 = 0.3;
 
 pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     if reading.context.is_as_expected() || reading.text.trim().is_empty() {
+        return None;
+    }
+    if reading.prompt().is_some_and(|prompt| wants_translation(prompt.text)) {
         return None;
     }
     let asked = Asked::of(reading);
@@ -60,6 +75,9 @@ impl Asked {
             tongues.extend(reading.prompt().and_then(|prompt| tongue_of(prompt.text, &prompt.tokens)));
         }
         let is_known = !tongues.is_empty();
+        if let Some(prompt) = reading.prompt() {
+            tongues.extend(named_tongues(prompt.text));
+        }
         if !is_known {
             tongues.extend(own_tongue(reading.text, reading.tokens()));
         }
@@ -78,6 +96,56 @@ impl Asked {
     fn is_latin(&self) -> bool {
         self.tongues.iter().any(|tongue| matches!(tongue, Tongue::Latin(_)))
     }
+}
+
+/// The ends of a prompt: what lies between them is the text asked about.
+fn request(prompt: &str) -> String {
+    let start = &prompt[..prompt.floor_char_boundary(MAX_REQUEST_BYTES)];
+    let end = &prompt[prompt.ceil_char_boundary(prompt.len().saturating_sub(MAX_REQUEST_BYTES))..];
+    format!("{start} {end}").to_lowercase()
+}
+
+fn wants_translation(prompt: &str) -> bool {
+    const WORDS: [&str; 9] =
+        ["translat", "翻译", "译成", "übersetz", "tradui", "traduc", "traduz", "bilingual", "双语"];
+    let request = request(prompt);
+    WORDS.iter().any(|word| request.contains(word))
+}
+
+/// Languages that a prompt speaks of.
+pub(super) fn named_tongues(prompt: &str) -> Vec<Tongue> {
+    const NAMES: [(&str, &str); 28] = [
+        ("english", "en"),
+        ("英文", "en"),
+        ("英语", "en"),
+        ("chinese", "zh"),
+        ("mandarin", "zh"),
+        ("中文", "zh"),
+        ("汉语", "zh"),
+        ("french", "fr"),
+        ("法语", "fr"),
+        ("spanish", "es"),
+        ("西班牙语", "es"),
+        ("german", "de"),
+        ("德语", "de"),
+        ("italian", "it"),
+        ("意大利语", "it"),
+        ("portuguese", "pt"),
+        ("葡萄牙语", "pt"),
+        ("dutch", "nl"),
+        ("japanese", "ja"),
+        ("日语", "ja"),
+        ("日文", "ja"),
+        ("korean", "ko"),
+        ("韩语", "ko"),
+        ("russian", "ru"),
+        ("俄语", "ru"),
+        ("arabic", "ar"),
+        ("hindi", "hi"),
+        ("greek", "el"),
+    ];
+    let request = request(prompt);
+    NAMES.iter().filter(|(name, _)| request.contains(name)).filter_map(|(_, code)| Tongue::of_code(code)).collect()
 }
 
 /// The language that most sentences are in.
@@ -115,6 +183,13 @@ struct Judged {
     /// Function words of the asked languages, and of each known one alone.
     asked_hits: usize,
     foreign_hits: [usize; 7],
+    /// Different ones of these.
+    foreign_kinds: [Vec<u64>; 7],
+    /// Foreign sentences that begin within a line of another language.
+    inside_lines: usize,
+    /// Scattered pieces that stand beside their translation.
+    glosses: usize,
+    pieces: usize,
 }
 
 fn judge_sentences(reading: &Reading<'_>, asked: &Asked) -> Option<Judged> {
@@ -125,9 +200,11 @@ fn judge_sentences(reading: &Reading<'_>, asked: &Asked) -> Option<Judged> {
     let is_data = reading.form().is_data();
     let mut judged = Judged { is_known: asked.is_known, ..Judged::default() };
     let mut runs_checked = 0;
+    let code = code_places(text);
     for sentence in sentences(text, tokens).take(MAX_SENTENCES) {
         let found = &tokens[sentence];
-        let open: Vec<Token> = if is_data { found.to_vec() } else { without_quotations(text, found) };
+        let mut open: Vec<Token> = if is_data { found.to_vec() } else { without_quotations(text, found) };
+        open.retain(|token| !is_in(&code, token.start));
         let (Some(first), Some(last)) = (open.first(), open.last()) else { continue };
         let counts = Counts::of(text, &open);
         judged.all += counts.words();
@@ -140,6 +217,7 @@ fn judge_sentences(reading: &Reading<'_>, asked: &Asked) -> Option<Judged> {
         if let Some(tongue) = foreign {
             judged.foreign += counts.words();
             judged.sentences += 1;
+            judged.inside_lines += usize::from(!begins_line(text, first.start));
             judged.tongue.get_or_insert(tongue);
             judged.start.get_or_insert(first.start);
             judged.end = last.end;
@@ -148,6 +226,62 @@ fn judge_sentences(reading: &Reading<'_>, asked: &Asked) -> Option<Judged> {
         }
     }
     Some(judged)
+}
+
+/// Fenced blocks, and comments to the end of their line: they are written in another language than the prose around them.
+fn code_places(text: &str) -> Vec<Range<usize>> {
+    let mut places = Vec::new();
+    let (mut at, mut fence) = (0, None);
+    for line in text.split_inclusive('\n') {
+        let end = at + line.len();
+        if line.trim_start().starts_with("```") {
+            fence = match fence {
+                None => Some(at),
+                Some(start) => {
+                    places.push(start..end);
+                    None
+                }
+            };
+        } else if fence.is_none()
+            && let Some(comment) = comment(line)
+        {
+            places.push(at + comment..end);
+        }
+        at = end;
+    }
+    places.extend(fence.map(|start| start..text.len()));
+    places
+}
+
+/// Whether one of the places, which are in order, has `at`.
+fn is_in(places: &[Range<usize>], at: usize) -> bool {
+    let after = places.partition_point(|place| place.end <= at);
+    places.get(after).is_some_and(|place| place.contains(&at))
+}
+
+/// Where a comment begins in a line of code.
+fn comment(line: &str) -> Option<usize> {
+    let found = line.find("//").filter(|at| !line[..*at].ends_with(':')).or_else(|| line.find("/*"));
+    // A mark of Markdown at the start of a line; after code it begins a comment.
+    found.or_else(|| {
+        line.find(" # ").filter(|at| line[..*at].trim_end().ends_with([')', ';', '}', ']', ':', '"', '\'']))
+    })
+}
+
+/// Whether a piece is the second half of a line, after a mark that says so.
+fn is_gloss(text: &str, start: usize, end: usize) -> bool {
+    let before = text[..start].trim_end_matches(' ');
+    let after = text[end..].trim_start_matches([' ', ',', ';', '.', '。', '；', '|']);
+    before.ends_with(['-', '–', '—', ':', '：', '=', '→', '|']) && (after.is_empty() || after.starts_with('\n'))
+}
+
+/// Whether nothing stands before `at` on its line but a mark, a number or a label.
+fn begins_line(text: &str, at: usize) -> bool {
+    const MAX_LABEL: usize = 24;
+    let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let before = text[line..at].trim_end();
+    !before.contains(char::is_alphabetic)
+        || (before.len() <= MAX_LABEL && before.ends_with([':', '：', '|', '-', '–', '—']))
 }
 
 /// A whole sentence that is foreign, and enough of one to say so.
@@ -202,6 +336,7 @@ fn without_quotations(text: &str, found: &[Token]) -> Vec<Token> {
     while at < found.len() {
         let token = &found[at];
         if token.kind == Kind::Mark
+            && (!text.as_bytes()[token.start].is_ascii() || b"\"`([".contains(&text.as_bytes()[token.start]))
             && let Some((_, closer)) = QUOTES.iter().find(|(opener, _)| *opener == token.text(text))
             && let Some(length) = found[at + 1..].iter().take(MAX_QUOTED).position(|token| token.text(text) == *closer)
         {
@@ -225,10 +360,8 @@ impl Judged {
             let languages = function_word(token);
             if languages & asked_bits != 0 {
                 self.asked_hits += 1;
-            } else {
-                for (language, hits) in self.foreign_hits.iter_mut().enumerate() {
-                    *hits += usize::from(languages >> language & 1);
-                }
+            } else if languages != 0 && token.end - token.start >= 2 {
+                self.count_foreign(token, languages);
             }
             let Some(tongue) = foreign_letter(text, token, asked) else {
                 at += 1;
@@ -247,17 +380,33 @@ impl Judged {
             if !asked.is_known && is_at_line_start {
                 continue;
             }
+            if is_gloss(text, first.start, last.end) {
+                self.glosses += 1;
+            }
             self.scattered += if length >= 4 && asked.is_known { 2 } else { 1 };
             self.tongue.get_or_insert(tongue);
+            self.pieces += 1;
             let place = self.scattered_at.get_or_insert((first.start, last.end));
             place.1 = last.end;
         }
     }
 
+    fn count_foreign(&mut self, token: &Token, languages: u8) {
+        for (language, hits) in self.foreign_hits.iter_mut().enumerate().filter(|(at, _)| languages >> at & 1 == 1) {
+            *hits += 1;
+            let kinds = &mut self.foreign_kinds[language];
+            if kinds.len() < MIN_FOREIGN_KINDS && !kinds.contains(&token.hash) {
+                kinds.push(token.hash);
+            }
+        }
+    }
+
     fn finding(self, reading: &Reading<'_>) -> Option<Finding> {
         let share = self.foreign as f64 / self.all.max(1) as f64;
+        let is_bilingual =
+            self.changes >= MIN_BILINGUAL_CHANGES && self.inside_lines == 0 && !reading.context.has_measure();
         let is_enough = if self.is_known {
-            self.sentences > 0
+            self.sentences > 0 && !is_bilingual
         } else {
             // Glossaries and dialogues go back and forth.
             self.foreign >= MIN_OWN_WORDS && share >= MIN_OWN_SHARE && self.changes <= 3 && share < 0.95
@@ -268,13 +417,18 @@ impl Judged {
             return Some(finding(reading, share, start, self.end, evidence));
         }
         let least = if self.is_known { MIN_SCATTERED } else { MIN_OWN_SCATTERED };
+        let is_glossary = self.glosses >= MIN_GLOSSES && self.glosses == self.pieces;
         if let Some((start, end)) = self.scattered_at
             && self.scattered >= least
+            && !is_glossary
+            && !self.tongue.is_some_and(|tongue| named_tongues(reading.text).contains(&tongue))
         {
             let evidence = format!("{} scattered pieces of {name}", self.scattered);
             return Some(finding(reading, 0.3, start, end, evidence));
         }
-        let most = self.foreign_hits.iter().max().copied().unwrap_or(0);
+        let kinds = |language: usize| self.foreign_kinds[language].len();
+        let varied = (0..7).filter(|language| kinds(*language) >= MIN_FOREIGN_KINDS);
+        let most = varied.map(|language| self.foreign_hits[language]).max().unwrap_or(0);
         let is_mixed = most >= MIN_FOREIGN_HITS
             && most as f64 >= (most + self.asked_hits) as f64 * MIN_FOREIGN_SHARE
             && !reading.form().is_data();

@@ -5,7 +5,7 @@
 //!
 //! To add one: a file with `detect`, its tests, and a line in [`DETECTORS`]. Shared: `tokens` is how detectors read text,
 //! [`Reading`] holds what several of them need, `tongue` tells languages, `form` tells shapes of text, `content` what a
-//! text is about; `restating` is a part of repetition.
+//! text is about; `restating` is a part of repetition, `salad` of garbage; `thinking` tells thoughts from the answer.
 
 mod content;
 mod form;
@@ -17,7 +17,9 @@ mod prompt_echo;
 mod reading;
 mod repetition;
 mod restating;
+mod salad;
 mod scrambled;
+mod thinking;
 mod tokens;
 mod tongue;
 mod truncation;
@@ -112,19 +114,19 @@ pub struct Detector {
 pub static DETECTORS: &[Detector] = &[
     Detector {
         kind: FindingKind::Repetition,
-        version: 2,
+        version: 3,
         summary: "loops (exact, with counters past the expected end, restated), doubled words, runs of one character",
         detect: repetition::detect,
     },
     Detector {
         kind: FindingKind::Garbage,
-        version: 1,
-        summary: "replacement and control characters, leaked tokens, mojibake, script soup, words that are none",
+        version: 2,
+        summary: "broken characters, leaked tokens, mojibake, script soup, words that are none or in no order",
         detect: garbage::detect,
     },
     Detector {
         kind: FindingKind::Truncation,
-        version: 2,
+        version: 3,
         summary: "ends with something open, in mid-sentence, or far before the end of what was expected",
         detect: truncation::detect,
     },
@@ -136,19 +138,19 @@ pub static DETECTORS: &[Detector] = &[
     },
     Detector {
         kind: FindingKind::LanguageDrift,
-        version: 1,
+        version: 2,
         summary: "sentences or words of another language, names and quotations left aside",
         detect: language_drift::detect,
     },
     Detector {
         kind: FindingKind::FormatDrift,
-        version: 1,
+        version: 2,
         summary: "another form than the expected one, or one that breaks on the way; fences, text around data",
         detect: format_drift::detect,
     },
     Detector {
         kind: FindingKind::OffTopic,
-        version: 1,
+        version: 2,
         summary: "prose that shares no words or values with what was expected or asked",
         detect: off_topic::detect,
     },
@@ -165,10 +167,18 @@ pub fn detect_all(context: &Context<'_>) -> Vec<Finding> {
     if context.is_as_expected() {
         return Vec::new();
     }
-    let reading = Reading::of(context);
-    let mut findings: Vec<Finding> = DETECTORS.iter().filter_map(|detector| (detector.detect)(&reading)).collect();
+    let mut findings = thinking::detect(context).unwrap_or_else(|| judge(context));
     findings.sort_by_key(|finding| finding.kind);
     findings
+}
+
+/// What all detectors say of an output without thinking in it.
+fn judge(context: &Context<'_>) -> Vec<Finding> {
+    if context.is_as_expected() {
+        return Vec::new();
+    }
+    let reading = Reading::of(context);
+    DETECTORS.iter().filter_map(|detector| (detector.detect)(&reading)).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::collections::hash_map::Entry;
+use std::sync::LazyLock;
 
 use crate::detectors::reading::Reading;
 use crate::detectors::tokens::Token;
@@ -18,6 +19,13 @@ const MIN_SHORT_SHARE: f64 = 0.7;
 const GRAM: usize = 8;
 /// Only this much of an output is searched for instructions: an echo begins early.
 const MAX_SEARCHED: usize = 16 << 10;
+/// Of a prompt whose own request is read.
+const MAX_REQUEST_BYTES: usize = 1024;
+/// A role and its colon stand within so much of a line.
+const MAX_ROLE_BYTES: usize = 40;
+/// Weight of the signs that make an echo, with an expected answer and without.
+const MIN_SIGNS: usize = 3;
+const MIN_OWN_SIGNS: usize = 4;
 
 pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     if reading.context.is_as_expected() || reading.tokens().is_empty() {
@@ -193,6 +201,44 @@ const REQUESTS: &[&str] = &[
     "是多少？",
 ];
 
+/// Indices of [`REQUESTS`] by the first byte.
+static BY_FIRST: LazyLock<Vec<Vec<usize>>> = LazyLock::new(|| {
+    let mut by_first = vec![Vec::new(); 256];
+    for (number, request) in REQUESTS.iter().enumerate() {
+        by_first[usize::from(request.as_bytes()[0])].push(number);
+    }
+    by_first
+});
+
+/// The first place of each request in a text, in one pass; they begin where words do.
+fn requests_in(text: &str) -> Vec<(usize, &'static str)> {
+    let bytes = text.as_bytes();
+    let mut found = Vec::new();
+    let mut seen = [false; REQUESTS.len()];
+    for at in 0..bytes.len() {
+        if at > 0 && bytes[at].is_ascii() && bytes[at - 1].is_ascii_alphanumeric() {
+            continue;
+        }
+        for &number in &BY_FIRST[usize::from(bytes[at])] {
+            let request = REQUESTS[number];
+            if !seen[number] && bytes[at..].starts_with(request.as_bytes()) {
+                seen[number] = true;
+                found.push((at, request));
+            }
+        }
+    }
+    found
+}
+
+/// Questions are what is asked for.
+fn asks_for_questions(prompt: &str) -> bool {
+    const VERBS: [&str; 8] = ["write", "generate", "create", "make", "list", "suggest", "propose", "prepare"];
+    let from = prompt.ceil_char_boundary(prompt.len().saturating_sub(MAX_REQUEST_BYTES));
+    let request = prompt[from..].to_ascii_lowercase();
+    let is_english = request.contains("questions") && VERBS.iter().any(|verb| request.contains(verb));
+    is_english || request.contains("出题") || request.contains("个问题") || request.contains("prompt")
+}
+
 /// Signs that the output is a prompt.
 fn instructed(reading: &Reading<'_>) -> Option<Finding> {
     let text = &reading.text[..reading.text.floor_char_boundary(MAX_SEARCHED)];
@@ -206,6 +252,11 @@ fn instructed(reading: &Reading<'_>) -> Option<Finding> {
     };
     let mut at = 0;
     for line in lower.split_inclusive('\n') {
+        let begin = &line[..line.floor_char_boundary(MAX_ROLE_BYTES)];
+        if !begin.contains([':', '：', '#']) {
+            at += line.len();
+            continue;
+        }
         let start = line.trim_start_matches(['*', '#', '>', ' ', '<', '[']);
         if let Some(role) = ROLES.iter().find(|role| line.trim_start().starts_with(*role) || start.starts_with(*role))
             && !is_asked(role)
@@ -214,10 +265,8 @@ fn instructed(reading: &Reading<'_>) -> Option<Finding> {
         }
         at += line.len();
     }
-    for request in REQUESTS {
-        if let Some(at) = lower.find(request)
-            && !is_asked(request)
-        {
+    for (at, request) in requests_in(&lower) {
+        if !is_asked(request) {
             see(at, 2);
         }
     }
@@ -227,7 +276,9 @@ fn instructed(reading: &Reading<'_>) -> Option<Finding> {
         see(at, 1);
     }
     let first = first?;
-    (weight >= 3).then(|| {
+    // Stories and letters ask and request as well; where nothing says what was expected, more of it is needed.
+    let least = if reading.context.has_measure() { MIN_SIGNS } else { MIN_OWN_SIGNS };
+    (weight >= least && !reading.prompt().is_some_and(|prompt| asks_for_questions(prompt.text))).then(|| {
         let end = reading.text.trim_end().len().max(first);
         finding(reading, first.min(end), end, format!("{weight} signs of instructions or questions"))
     })

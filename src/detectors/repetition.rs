@@ -13,6 +13,7 @@
 use crate::detectors::reading::{Reading, Reference};
 use crate::detectors::restating::restated;
 use crate::detectors::tokens::{Kind, Token, digit_masked};
+use crate::detectors::tongue::function_word;
 use crate::sample::{Finding, FindingKind};
 
 const MIN_COPIES: usize = 4;
@@ -45,6 +46,8 @@ const RULE_CHARS: &str = "-=_*#~.+|─━═·…";
 /// Doubling: squares needed, and their share of the words looked at. Clean prose stays under 2 %.
 const MIN_DOUBLES: usize = 6;
 const MIN_DOUBLED_SHARE: f64 = 0.4;
+/// Different ones of them: a song says `la la` for long, damage doubles whatever stands there.
+const MIN_DOUBLED_KINDS: usize = 4;
 /// Doubled ideographs next to each other: more than reduplication has.
 const MIN_IDEOGRAPHS_IN_A_ROW: usize = 4;
 /// Longest doubled unit in tokens.
@@ -300,7 +303,7 @@ fn judged_loop(reading: &Reading<'_>, looped: &[Token], period: Period) -> Optio
     let copies = period.copies();
     if is_form(read, unit, period)
         || reading.references().iter().any(|reference| copies_in(reference, &hashes_of(unit), hashes_of) * 2 >= copies)
-        || (!reading.context.has_measure() && is_json(read))
+        || (!reading.context.has_measure() && is_json(read) && !is_same_object(read, unit, copies))
     {
         return None;
     }
@@ -327,6 +330,17 @@ fn hashes_of(tokens: &[Token]) -> Vec<u64> {
 fn is_form(read: &str, unit: &[Token], period: Period) -> bool {
     unit.iter().all(|token| token.kind == Kind::Mark && RULE_CHARS.contains(token.text(read)))
         && period.covered < MIN_RULE_CHARS
+}
+
+/// Elements of a closed array that say nothing but the same again: two fields at least, one of them a text, so that rows of
+/// numbers and of flags stay data. Objects that name themselves need fewer copies.
+fn is_same_object(read: &str, unit: &[Token], copies: usize) -> bool {
+    const MIN_NAMED: usize = 8;
+    const MIN_UNNAMED: usize = 16;
+    let of = |name: &str| unit.iter().any(|token| token.text(read).eq_ignore_ascii_case(name));
+    let marks = |mark: &str| unit.iter().filter(|token| token.text(read) == mark).count();
+    let is_named = of("id") || of("name") || of("key") || of("code");
+    marks(":") >= 2 && marks("{") == 1 && marks("\"") >= 6 && copies >= if is_named { MIN_NAMED } else { MIN_UNNAMED }
 }
 
 fn is_json(text: &str) -> bool {
@@ -387,10 +401,60 @@ fn inner_loop(reading: &Reading<'_>) -> Option<Place> {
     }))
 }
 
-/// A loop with a counter that goes on past what was expected. Without a reference nobody knows how far it should go.
+/// A sentence that comes again and again with nothing new in it but a counter, where nothing is known of what was asked. Rows,
+/// steps and log lines are shorter, or say another number as well; a prompt that has the sentence asked for it.
+fn counted_sentence(reading: &Reading<'_>, weights: &Weights) -> Option<Place> {
+    const MIN_SENTENCES: usize = 10;
+    const MIN_WORDS: usize = 4;
+    let (read, tokens) = (reading.text, reading.tokens());
+    let masked = digit_masked(tokens);
+    let period = suffix_period(&masked, MAX_TAIL_TOKENS, |period| {
+        period.copies() >= MIN_SENTENCES && weights.covered(period) >= MIN_DATA_TOKENS
+    })?;
+    let looped = loop_tokens(tokens, period);
+    if looped[..period.unit]
+        .iter()
+        .any(|token| matches!(token.text(read), "{" | "}" | "|" | "=" | "<" | ">" | "\"" | ";"))
+    {
+        return None;
+    }
+    let (unit, copies) = (&looped[..period.unit], period.copies());
+    let words = unit.iter().filter(|token| token.kind == Kind::Word).count()
+        + unit.iter().filter(|token| token.kind == Kind::Ideograph).count() / 2;
+    let ends = unit.iter().any(|token| matches!(token.text(read), "!" | "?" | "。" | "！" | "？" | "；"))
+        || unit.iter().any(|token| function_word(token) != 0);
+    let moving =
+        (0..period.unit).filter(|at| (1..copies).any(|copy| looped[copy * period.unit + at].hash != looped[*at].hash));
+    if words < MIN_WORDS || !ends || moving.count() != 1 || !counts_up(read, looped, period.unit, copies) {
+        return None;
+    }
+    let longest = unit.split(|token| token.kind == Kind::Number).max_by_key(|part| part.len())?;
+    let said =
+        &read[longest.iter().find(|it| it.is_wordlike())?.start..longest.iter().rfind(|it| it.is_wordlike())?.end];
+    if reading.prompt().is_some_and(|prompt| prompt.text.contains(said)) {
+        return None;
+    }
+    Some(Place::new(read, looped[0].start, looped[looped.len() - 1].end, |share| {
+        format!("the same sentence with a counter, {copies} copies, {share}: `{}`", shown(read, unit))
+    }))
+}
+
+/// Whether the one number that changes goes up by one from copy to copy.
+fn counts_up(read: &str, looped: &[Token], unit: usize, copies: usize) -> bool {
+    let number = |token: &Token| token.text(read).parse::<u64>().ok();
+    (0..unit).any(|at| {
+        looped[at].hash != looped[unit + at].hash
+            && (1..copies).all(|copy| {
+                let pair = (number(&looped[(copy - 1) * unit + at]), number(&looped[copy * unit + at]));
+                matches!(pair, (Some(before), Some(after)) if before.checked_add(1) == Some(after))
+            })
+    })
+}
+
+/// A loop with a counter that goes on past what was expected.
 fn counted_loop(reading: &Reading<'_>, weights: &Weights) -> Option<Place> {
     if !reading.context.has_measure() {
-        return None;
+        return counted_sentence(reading, weights);
     }
     let (read, tokens) = (reading.text, reading.tokens());
     let masked = digit_masked(tokens);
@@ -451,6 +515,7 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
     let words = tokens.iter().filter(|token| token.is_wordlike()).count();
     let mut squares = 0;
     let mut covered = 0;
+    let mut kinds: Vec<u64> = Vec::new();
     let (mut first, mut last) = (None, 0);
     let (mut in_a_row, mut longest) = (0, 0);
     let mut at = 0;
@@ -463,6 +528,9 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
         in_a_row += 1;
         longest = longest.max(in_a_row);
         squares += 1;
+        if kinds.len() < MIN_DOUBLED_KINDS && !kinds.contains(&tokens[at].hash) {
+            kinds.push(tokens[at].hash);
+        }
         covered += 2 * unit;
         last = at + 2 * unit - 1;
         first.get_or_insert((at, unit));
@@ -474,7 +542,7 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
     if tokens[start].kind == Kind::Ideograph && longest < MIN_IDEOGRAPHS_IN_A_ROW {
         return None;
     }
-    (squares >= MIN_DOUBLES && share >= MIN_DOUBLED_SHARE).then(|| Doubled {
+    (squares >= MIN_DOUBLES && kinds.len() >= MIN_DOUBLED_KINDS && share >= MIN_DOUBLED_SHARE).then(|| Doubled {
         squares,
         share: share.min(1.0),
         start: tokens[start].start,
@@ -550,6 +618,10 @@ mod tests {
 
     #[test]
     fn a_counter_is_a_loop_only_past_the_expected_end() {
+        let same: String = (1..40).map(|n| format!("{n}. The clerk closed the gate again.\n")).collect();
+        assert!(found(&same).unwrap().evidence.contains("the same sentence with a counter"));
+        let lines = "Write twenty times, numbered: The clerk closed the gate again.";
+        assert_eq!(detect(&Context { prompt: Some(lines), ..Context::of(&same) }), None);
         let rows = |range: std::ops::Range<u32>| -> String {
             range.map(|n| format!("Step {n}: add {} crates.\n", n * 7 % 13)).collect()
         };
@@ -603,7 +675,9 @@ mod tests {
     #[test]
     fn a_closed_json_array_is_a_loop_when_the_expected_one_is_not() {
         let output = format!("[{}]", ["{\"id\":1,\"name\":\"oak\"}"; 40].join(","));
-        assert_eq!(found(&output), None);
+        assert!(found(&output).is_some(), "an object that names itself is there once");
+        let flags = format!("[{}]", ["{\"slot\":\"empty\",\"count\":0}"; 12].join(","));
+        assert_eq!(found(&flags), None);
         assert!(found_against(&output, "[{\"id\":1,\"name\":\"oak\"},{\"id\":2,\"name\":\"ash\"}]").is_some());
     }
 

@@ -98,17 +98,17 @@ const FUNCTION_WORDS: [&str; 7] = [
      any all no only one two both very if how why do does did up out my me us them i a such more most just here",
     "le la les un une des du de et est sont était étaient dans pour par sur avec sans que qui quoi dont où ne pas plus \
      ce cette ces cet il elle ils elles nous vous je tu mais ou donc car au aux en se sa son ses leur leurs été avoir \
-     être fait a ont avait comme aussi très bien tout tous toute après avant chez entre jusqu lorsque puis c l d qu n s j",
-    "el la los las un una unos unas de del y e o u es son era eran fue fueron en por para con sin que quien cual donde \
+     être fait a ont avait comme aussi très bien tout tous toute après avant chez entre jusqu lorsque puis qu",
+    "el la los las un una unos unas de del y es son era eran fue fueron en por para con sin que quien cual donde \
      cuando no más muy este esta estos estas ese esa eso su sus se lo le les al como pero porque desde hasta entre sobre \
      también ya yo tú él ella nosotros ellos ha han había hay ser estar está están mi me nos todo todos cada",
     "der die das den dem des ein eine einen einem einer eines und oder aber ist sind war waren wird werden wurde wurden \
      nicht kein keine mit von vom zu zum zur im in auf aus bei nach für über unter durch gegen ohne um an am als wie wenn \
      weil dass ob er sie es wir ihr ich du sich auch noch nur schon sehr so hat haben hatte kann können muss man mehr",
-    "il lo la i gli le un uno una di del della dello dei degli delle e o ma è sono era erano in nel nella nei nelle per \
+    "il lo la i gli le un uno una di del della dello dei degli delle ma è sono era erano in nel nella nei nelle per \
      con su sul sulla da dal dalla che chi cui non più come quando dove anche se questo questa questi quello quella si \
      ha hanno aveva essere stato stata ci ne ogni tutti tutto molto dopo prima tra fra al alla ai alle",
-    "o a os as um uma uns umas de do da dos das e ou mas é são era eram foi foram em no na nos nas por pelo pela para \
+    "a os as um uma uns umas de do da dos das ou mas é são era eram foi foram em no na nos nas por pelo pela para \
      com sem que quem qual onde quando não mais muito este esta isto esse essa isso seu sua seus suas se lhe ao aos à às \
      como também já eu ele ela nós eles está estão tem têm havia ser até entre sobre depois",
     "de het een en of maar is zijn was waren wordt worden werd werden niet geen met van voor naar op aan in uit bij door \
@@ -139,15 +139,17 @@ impl Hasher for Spread {
 /// A map keyed by hashes of tokens.
 pub(super) type HashKeyed<V> = HashMap<u64, V, BuildHasherDefault<Spread>>;
 
-/// Hash of a function word, small or with a capital → bit set of its languages.
-static BY_WORD: LazyLock<HashKeyed<u8>> = LazyLock::new(|| {
+/// Hash of a function word, small or with a capital → bit set of its languages, and above that a number for the word.
+static BY_WORD: LazyLock<HashKeyed<u32>> = LazyLock::new(|| {
     let mut map = HashKeyed::default();
+    let mut number = 0_u32;
     for (language, words) in FUNCTION_WORDS.iter().enumerate() {
         for word in words.split_whitespace() {
             let mut letters = word.chars();
             let capital: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
+            number += 1;
             for form in [word, &capital] {
-                *map.entry(tokens(form)[0].hash).or_default() |= 1 << language;
+                *map.entry(tokens(form)[0].hash).or_insert(number << 8) |= 1 << language;
             }
         }
     }
@@ -156,11 +158,16 @@ static BY_WORD: LazyLock<HashKeyed<u8>> = LazyLock::new(|| {
 
 /// The languages that a token is a function word of, as bits in the order of [`KNOWN`].
 pub(super) fn function_word(token: &Token) -> u8 {
+    numbered_function_word(token).0
+}
+
+/// The same with the number of the word, whatever its first letter; 0 for none.
+fn numbered_function_word(token: &Token) -> (u8, u32) {
     // None of them is longer.
     if token.kind != Kind::Word || token.end - token.start > 12 {
-        return 0;
+        return (0, 0);
     }
-    BY_WORD.get(&token.hash).copied().unwrap_or(0)
+    BY_WORD.get(&token.hash).map_or((0, 0), |found| (*found as u8, found >> 8))
 }
 
 /// The bit of a language in [`function_word`], 0 where its words are not known.
@@ -180,6 +187,11 @@ pub(super) struct Counts {
     pub(super) small_content: usize,
     /// Function words per known language.
     pub(super) hits: [usize; 7],
+    /// The last of these, and as bits which languages had another one: `la la la` is one word, and of no language.
+    last_hits: [u32; 7],
+    varied: u8,
+    /// Number of the word before, 0 for any that is none of them.
+    previous: u32,
     pub(super) han: usize,
     pub(super) kana: usize,
     /// Words of each other script.
@@ -217,12 +229,20 @@ impl Counts {
 
     fn add_latin(&mut self, token: &Token, first: char) {
         self.latin += 1;
-        let languages = function_word(token);
+        let (languages, number) = numbered_function_word(token);
         let is_small = !first.is_uppercase();
         self.small += usize::from(is_small);
         self.small_content += usize::from(is_small && languages == 0);
-        for (language, hits) in self.hits.iter_mut().enumerate() {
-            *hits += usize::from(languages >> language & 1);
+        let is_again = std::mem::replace(&mut self.previous, number) == number;
+        if languages == 0 {
+            return;
+        }
+        for (language, hits) in self.hits.iter_mut().enumerate().filter(|(at, _)| languages >> at & 1 == 1) {
+            let last = std::mem::replace(&mut self.last_hits[language], number);
+            if !is_again {
+                *hits += 1;
+                self.varied |= u8::from(last != 0 && last != number) << language;
+            }
         }
     }
 
@@ -253,7 +273,8 @@ impl Counts {
     fn latin_tongue(&self) -> Option<Tongue> {
         let best = (0..KNOWN.len()).max_by_key(|&language| (self.hits[language], KNOWN.len() - language))?;
         let second = (0..KNOWN.len()).filter(|&other| other != best).map(|other| self.hits[other]).max()?;
-        (self.hits[best] >= 2 && self.hits[best] > second).then_some(Tongue::Latin(KNOWN[best]))
+        let is_varied = self.varied >> best & 1 == 1;
+        (self.hits[best] >= 2 && is_varied && self.hits[best] > second).then_some(Tongue::Latin(KNOWN[best]))
     }
 
     /// Only for prose that is long enough: names, codes and tables have no language.
@@ -264,10 +285,28 @@ impl Counts {
         if self.small < MIN_SMALL_WORDS || self.small * 2 < self.latin || self.rest * 3 > self.latin {
             return None;
         }
+        if !has_different_words(text) {
+            return None;
+        }
         let info = whatlang::detect(&text[..text.floor_char_boundary(MAX_READ)])?;
         let is_latin = info.script() == whatlang::Script::Latin;
         (is_latin && info.confidence() >= MIN_CONFIDENCE && info.is_reliable()).then(|| Tongue::Latin(info.lang()))
     }
+}
+
+/// What says the same syllables over and over is in no language.
+fn has_different_words(text: &str) -> bool {
+    const MIN_DIFFERENT: usize = 5;
+    let mut seen: Vec<&str> = Vec::new();
+    for word in text.split_whitespace() {
+        if !seen.contains(&word) {
+            seen.push(word);
+        }
+        if seen.len() >= MIN_DIFFERENT {
+            return true;
+        }
+    }
+    false
 }
 
 /// The language of a whole text.

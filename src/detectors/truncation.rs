@@ -6,8 +6,10 @@
 
 use crate::detectors::Context;
 use crate::detectors::content::{content_of, share_in};
+use crate::detectors::form::is_json;
 use crate::detectors::reading::{Reading, Reference};
 use crate::detectors::tokens::{Kind, Token, tokens};
+use crate::detectors::tongue::function_word;
 use crate::sample::{Finding, FindingKind};
 
 /// From this many tokens on an expected answer can be broken off …
@@ -22,6 +24,8 @@ const MIN_ITEMS: usize = 3;
 const MAX_ITEM_SHARE: f64 = 0.8;
 /// Words (ideographs) that the last line needs to be prose.
 const MIN_PROSE_WORDS: usize = 8;
+/// Fewer are enough where the last one asks for another.
+const MIN_JOINT_WORDS: usize = 5;
 const MIN_PROSE_IDEOGRAPHS: usize = 16;
 /// Brackets open at once; more are a loop of openers, and the count says nothing new.
 const MAX_OPEN: usize = 1024;
@@ -165,7 +169,7 @@ struct Open {
 fn first_open(text: &str) -> Option<Open> {
     let start = text.len() - text.trim_start().len();
     if text[start..].starts_with(['{', '[']) {
-        open_in_json(text)
+        open_in_json(text).or_else(|| open_row(text))
     } else {
         open_fence(text).or_else(|| open_in_prose(text))
     }
@@ -193,6 +197,22 @@ fn open_in_json(text: &str) -> Option<Open> {
         }
     }
     open.into_iter().next().or_else(|| string.map(|at| Open { what: "\"", at }))
+}
+
+/// The last of several lines of JSON, cut.
+fn open_row(text: &str) -> Option<Open> {
+    const MIN_WHOLE: usize = 2;
+    let at = text.rfind('\n')? + 1;
+    let mut before = lines(&text[..at]);
+    let is_whole = |line: &str| line.starts_with(['{', '[']) && is_json(line);
+    if before.by_ref().take(MIN_WHOLE).filter(|line| is_whole(line)).count() < MIN_WHOLE || !before.all(is_whole) {
+        return None;
+    }
+    let row = text[at..].trim();
+    if !row.starts_with(['{', '[']) || is_json(row) {
+        return None;
+    }
+    open_in_json(row).map(|open| Open { at: at + open.at, ..open })
 }
 
 fn open_fence(text: &str) -> Option<Open> {
@@ -271,12 +291,28 @@ fn in_mid_sentence(context: &Context<'_>, text: &str) -> Option<Finding> {
     let has_expected = !context.expected.is_empty();
     let is_as_whole =
         |reference: &str| (has_expected && text.len() >= reference.trim().len()) || !ends_sentence(reference);
-    if context.measures().any(is_as_whole) {
+    // A last word that asks for another one is no end of anything, unless that was expected.
+    let is_joint = stops_on_joint(text.lines().next_back().unwrap_or_default());
+    let says_so = |reference: &str| stops_on_joint(reference.trim_end());
+    if context.measures().any(|reference| if is_joint { says_so(reference) } else { is_as_whole(reference) }) {
+        return None;
+    }
+    // Lists of function words are about grammar.
+    let content = tokens(text).iter().filter(|token| token.is_wordlike() && function_word(token) == 0).take(3).count();
+    if is_joint && content < 3 {
+        return None;
+    }
+    // All of it is there: in another order, which is another fault.
+    let has_all = |reference: &str| {
+        text.len() * 10 >= reference.trim().len() * 9
+            && share_in(&content_of(reference, &tokens(reference)), &content_of(text, &tokens(text))) >= 0.8
+    };
+    if is_joint && context.expected.iter().any(|expected| has_all(expected)) {
         return None;
     }
     let from = text.rfind('\n').map_or(0, |at| at + 1);
     let line = &text[text.ceil_char_boundary(from.max(text.len().saturating_sub(MAX_READ_BYTES)))..];
-    if !is_prose(line) || ends_sentence(line) {
+    if !is_prose(line, if is_joint { MIN_JOINT_WORDS } else { MIN_PROSE_WORDS }) || ends_sentence(line) {
         return None;
     }
     let stops_on_comma = line.ends_with([',', '，', '、', '-', '–', '—']);
@@ -296,12 +332,16 @@ fn in_mid_sentence(context: &Context<'_>, text: &str) -> Option<Finding> {
 fn stops_on_joint(line: &str) -> bool {
     const JOINTS: &str = " the a an of and or to with in for by from that which is was were are his her their its at on as than \
         but because into about le la les des du et der die das und mit el los de y que ";
+    // Names and titles end so, a sentence does not.
+    if line.trim_end().ends_with(char::is_uppercase) {
+        return false;
+    }
     let last = line.split_whitespace().next_back().unwrap_or_default();
     JOINTS.contains(&format!(" {last} ")) || line.ends_with(['的', '和', '在', '是', '把', '与', '对', '为'])
 }
 
 /// Not a list item, table row, heading, quotation or line of code.
-fn is_prose(line: &str) -> bool {
+fn is_prose(line: &str, least_words: usize) -> bool {
     let trimmed = line.trim_start();
     if line.len() - trimmed.len() >= 4
         || trimmed.starts_with(['-', '*', '•', '|', '#', '>', '+', '{', '['])
@@ -314,7 +354,7 @@ fn is_prose(line: &str) -> bool {
     let count = |kind| found.iter().filter(|token| token.kind == kind).count();
     let words = count(Kind::Word);
     let others = found.len() - words - count(Kind::Ideograph);
-    (words >= MIN_PROSE_WORDS || count(Kind::Ideograph) >= MIN_PROSE_IDEOGRAPHS) && others * 2 < found.len()
+    (words >= least_words || count(Kind::Ideograph) >= MIN_PROSE_IDEOGRAPHS) && others * 2 < found.len()
 }
 
 #[cfg(test)]

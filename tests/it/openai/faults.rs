@@ -72,6 +72,7 @@ fn play(rows: Vec<(&'static str, Script, Must)>) {
     });
 }
 
+#[expect(clippy::print_stdout, reason = "the table of faults and outcomes, shown with `--nocapture`")]
 fn check(name: &str, script: Script, must: Must) -> Result<(), String> {
     let played = Played::vllm(script);
     let result = ask(settings(&played.url), vec![item("a")]).remove(0);
@@ -149,7 +150,9 @@ fn a_server_that_says_when_is_asked_then() {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + seconds;
         let (days, rest) = (at / 86_400, at % 86_400);
         let (mut year, mut day) = (1970, days);
-        let length = |year: u64| if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) { 366 } else { 365 };
+        let length = |year: u64| {
+            365 + u64::from(year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)))
+        };
         while day >= length(year) {
             (day, year) = (day - length(year), year + 1);
         }

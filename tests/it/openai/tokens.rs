@@ -8,8 +8,11 @@ use serde_json::{Value, json};
 use super::played::{Asked, Played, events, finished, good, json_reply, models, said, usage};
 use super::{ask, connect, item, runtime, settings};
 
+/// What a server makes of a true count.
+type Counting = fn(usize) -> usize;
+
 /// A server that counts as `change` makes of the true count.
-fn counting(change: fn(usize) -> usize) -> Played {
+fn counting(change: Counting) -> Played {
     Played::vllm(move |asked| {
         let content = asked.body["messages"][0]["content"].as_str().unwrap();
         let counted = change(WordTokenizer.count_chat(&[("user", content)])) as u32;
@@ -19,7 +22,7 @@ fn counting(change: fn(usize) -> usize) -> Played {
 
 #[test]
 fn a_second_bos_another_template_and_another_tokenizer_are_named() {
-    let cases: [(fn(usize) -> usize, TokenAgreement); 4] = [
+    let cases: [(Counting, TokenAgreement); 4] = [
         (|count| count, TokenAgreement::Same),
         (|count| count + 1, TokenAgreement::SecondBos),
         (|count| count + 30, TokenAgreement::Template { difference: 30 }),

@@ -22,6 +22,8 @@ mod kv_cache;
 mod model_files;
 // Downloads against a server on the loopback.
 mod model_store;
+// The client against a server that plays every engine and every fault.
+mod openai;
 // The journal: cuts, flips, resumes, locks.
 mod record;
 // The page and the other documents.

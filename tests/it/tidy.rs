@@ -60,7 +60,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 /// Crates that may be named only in these files or folders of `src/`.
 const CRATE_HOMES: &[(&str, &[&str])] = &[
     ("tokio", &["runner", "targets", "serving", "cli"]),
-    ("reqwest", &["model_store", "targets/openai", "serving"]),
+    ("reqwest", &["model_store", "serving", "targets/openai"]),
     ("polars", &["compare/table.rs"]),
     ("plotters", &["report/plot.rs"]),
     ("clap", &["cli"]),

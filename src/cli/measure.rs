@@ -247,7 +247,13 @@ fn plan_of(arm: &Arm, whole: &Plan) -> Plan {
     Plan { groups: whole.groups.iter().filter(|group| bins.contains(&group.bin)).cloned().collect() }
 }
 
-pub(crate) fn header(measurement: &Measurement, suite: &Suite, plan: &Plan, arm: &Arm, target: &dyn Target) -> Manifest {
+pub(crate) fn header(
+    measurement: &Measurement,
+    suite: &Suite,
+    plan: &Plan,
+    arm: &Arm,
+    target: &dyn Target,
+) -> Manifest {
     let mut environment = machine::facts();
     environment.insert("threads".into(), measurement.model.threads.to_string());
     environment.insert(OPTIONS_KEY.into(), options(measurement));

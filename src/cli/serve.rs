@@ -79,8 +79,16 @@ pub(crate) fn measure(
     let progress = Progress::new(&shown);
     // From here on a signal must not leave a server behind.
     interrupt.ask_first();
-    let session =
-        Session { measurement, servers, suite, plan: &plan, run_dir: &run_dir, model_path, tokenizer, progress: &progress };
+    let session = Session {
+        measurement,
+        servers,
+        suite,
+        plan: &plan,
+        run_dir: &run_dir,
+        model_path,
+        tokenizer,
+        progress: &progress,
+    };
     let mut measured = Vec::new();
     for server in &servers.arms {
         let mut arms = vec![server.arm.clone()];

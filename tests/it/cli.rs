@@ -4,8 +4,8 @@
 
 mod bench;
 mod engine_options;
-mod plan;
 mod inspect_log;
+mod plan;
 mod probe;
 mod robustness;
 mod run_folder;

@@ -9,6 +9,7 @@ mod plan;
 mod probe;
 mod robustness;
 mod run_folder;
+mod servers;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -113,6 +113,10 @@ impl<'a> Dialogue<'a> {
         {
             return Err(EndpointError::OutputClamped { asked: max_tokens, counted });
         }
+        // One more for an end token that is counted and not limited.
+        if let Some(counted) = counted.filter(|counted| *counted > max_tokens.saturating_add(1)) {
+            return Err(EndpointError::LimitIgnored { asked: max_tokens, counted });
+        }
         let (first, whole) = answer.times();
         let output_tokens = counted.unwrap_or_else(estimate);
         self.count(&answer, prompt_tokens, output_tokens);

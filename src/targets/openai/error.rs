@@ -84,6 +84,14 @@ pub enum EndpointError {
         /// Generated.
         counted: u32,
     },
+    /// The server went on behind the limit it was given, as one does that does not know the field.
+    #[error("the server wrote {counted} tokens, though only {asked} were allowed")]
+    LimitIgnored {
+        /// Asked for.
+        asked: u32,
+        /// Generated.
+        counted: u32,
+    },
     /// Nothing came for too long.
     #[error("{waiting_for} did not come within {limit_s} s{partial}")]
     Timeout {
@@ -175,13 +183,14 @@ impl EndpointError {
             Self::ContextOverflow { .. }
                 | Self::ConversationCut { .. }
                 | Self::OutputClamped { .. }
+                | Self::LimitIgnored { .. }
                 | Self::IdentityChanged { .. }
         )
     }
 
     /// Whether every other request would fail the same way, so that the run stops at once.
     pub fn stops_run(&self) -> bool {
-        matches!(self, Self::Unauthorized { .. } | Self::Redirected { .. } | Self::NoUsage | Self::Unsupported { .. })
+        matches!(self, Self::Unauthorized { .. } | Self::Redirected { .. } | Self::Unsupported { .. })
     }
 
     /// Whether the user's settings are at fault, and not the server.
@@ -221,6 +230,9 @@ impl Hint for EndpointError {
             Self::Timeout { waiting_for, .. } => {
                 let key = if *waiting_for == FIRST_TOKEN { "first_byte_timeout_s" } else { "between_tokens_timeout_s" };
                 vec![format!("raise `{key}`; proxies in between have limits of their own")]
+            }
+            Self::LimitIgnored { .. } => {
+                vec!["`dialect` decides the name of the field: `openai` has one of its own".into()]
             }
             Self::NoUsage => vec!["`ignore_usage = true` measures without this check".into()],
             Self::IdentityChanged { what: "system_fingerprint", .. } => {

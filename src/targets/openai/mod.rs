@@ -205,6 +205,8 @@ fn prefix_cache(settings: &EndpointSettings, dialect: Dialect) -> Result<PrefixC
             what: "keep a request from the prefix cache (`prefix_cache = \"salt\"`)",
         }),
         Some(choice) => Ok(choice),
+        // Its older releases refuse fields that they do not know.
+        None if dialect == Dialect::TensorrtLlm => Ok(PrefixCache::Keep),
         None if can_salt => Ok(PrefixCache::Salt),
         None => Ok(PrefixCache::Keep),
     }

@@ -35,6 +35,7 @@ fn kind(error: &EndpointError) -> &'static str {
         EndpointError::Redirected { .. } => "redirected",
         EndpointError::ContextOverflow { .. } => "context overflow",
         EndpointError::OutputClamped { .. } => "output clamped",
+        EndpointError::LimitIgnored { .. } => "limit ignored",
         EndpointError::Timeout { .. } => "timeout",
         EndpointError::BrokenOff { .. } => "broken off",
         EndpointError::NotAnAnswer { .. } => "not an answer",
@@ -208,6 +209,11 @@ fn prompts_that_are_too_long_are_invalid() {
         ),
         ("in a stream", always(events(&[&in_stream, "[DONE]"])), Invalid("context overflow", "", 1)),
         (
+            "an answer longer than allowed",
+            always(events(&[&said("47"), &finished("stop"), &usage(20, 40), "[DONE]"])),
+            Invalid("limit ignored", "wrote 40 tokens, though only 16", 1),
+        ),
+        (
             "an answer cut at a limit of the server's",
             always(events(&[&said("47"), &finished("length"), &usage(20, 3), "[DONE]"])),
             Invalid("output clamped", "stopped at 3 tokens, though 16", 1),
@@ -315,6 +321,11 @@ fn streams_are_read_however_they_are_cut() {
         ("no [DONE], closed", always(no_done), OK),
         ("no [DONE], left open", always(open_end), OK),
         ("reset after the end", always(reset_end), OK),
+        (
+            "reset after the end, before the count",
+            always([events(&[&said("47"), &finished("stop")])[..3].to_vec(), vec![Step::Reset]].concat()),
+            Fail("no usage", "", 1),
+        ),
         ("fields of null", always(then_done(&[format!("data: {null}\n\n").as_bytes()])), OK),
         (
             "text in the last chunk",

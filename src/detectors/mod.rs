@@ -156,7 +156,7 @@ pub static DETECTORS: &[Detector] = &[
     },
     Detector {
         kind: FindingKind::PromptEcho,
-        version: 1,
+        version: 2,
         summary: "the prompt or its instructions again instead of an answer",
         detect: prompt_echo::detect,
     },

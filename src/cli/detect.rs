@@ -161,7 +161,7 @@ pub(crate) fn execute(args: &DetectArgs) -> Result<Exit, Failure> {
             }
             all += 1;
             match bytes.and_then(|bytes| parse(&bytes)) {
-                Ok(line) => judge(&line, args, &mut confusion)?,
+                Ok(line) => judge(&line, &format!("{}:{number}", path.display()), args, &mut confusion)?,
                 Err(problem) => {
                     bad += 1;
                     output::note(&format!("{}:{number}: {problem}", path.display()));
@@ -171,6 +171,9 @@ pub(crate) fn execute(args: &DetectArgs) -> Result<Exit, Failure> {
     }
     if args.confusion {
         output::print(&confusion_table(&confusion))?;
+    }
+    if all == 0 {
+        output::note("no outputs to judge");
     }
     if bad > 0 {
         return Err(DetectError::BadLines { bad, all }.into());
@@ -205,7 +208,8 @@ fn reason(error: &serde_json::Error) -> String {
     text.split(" at line ").next().unwrap_or(&text).to_string()
 }
 
-fn judge(line: &Line, args: &DetectArgs, confusion: &mut Confusion) -> Result<(), Failure> {
+/// `place` stands for an output that has no id of its own.
+fn judge(line: &Line, place: &str, args: &DetectArgs, confusion: &mut Confusion) -> Result<(), Failure> {
     let expected: Vec<&str> = line.expected.iter().map(String::as_str).collect();
     let findings = detectors::detect_all(&Context {
         output: &line.output,
@@ -230,7 +234,7 @@ fn judge(line: &Line, args: &DetectArgs, confusion: &mut Confusion) -> Result<()
         if args.json {
             output::print(&format!("{}\n", serde_json::to_string(&judgement).map_err(Failure::Json)?))?;
         } else {
-            output::print(&shown(&judgement))?;
+            output::print(&shown(&judgement, place))?;
         }
     }
     Ok(())
@@ -254,8 +258,12 @@ fn finish_reason(name: Option<&str>) -> FinishReason {
 }
 
 /// One line per output, one more per symptom.
-fn shown(judgement: &Judgement<'_>) -> String {
-    let id = judgement.id.as_str().map_or_else(|| judgement.id.to_string(), String::from);
+fn shown(judgement: &Judgement<'_>, place: &str) -> String {
+    let id = match judgement.id {
+        Value::Null => place.to_owned(),
+        Value::String(id) => id.clone(),
+        other => other.to_string(),
+    };
     let mut text = format!("{id}: {}\n", judgement.verdict);
     for finding in judgement.findings {
         text += &format!("  {} at {}..{}: {}\n", finding.kind.name(), finding.start, finding.end, finding.evidence);

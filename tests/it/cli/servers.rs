@@ -107,7 +107,7 @@ fn a_real_server_is_started_measured_and_stopped() {
     desk.write("kvgauge.toml", &config);
     let said = desk.run(&["check", "--run-dir", "run"]);
     assert_eq!(said.code, Some(0), "{}", said.stderr);
-    for (arm, dtype) in [("f16", "f16"), ("f16.aa", "f16"), ("q8_0", "q8_0"), ("q4_0", "q4_0")] {
+    for (arm, dtype) in [("f16", "float16"), ("f16.aa", "float16"), ("q8_0", "q8_0"), ("q4_0", "q4_0")] {
         let manifest = fs::read(desk.path(&format!("run/{arm}/manifest.json"))).unwrap();
         let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
         assert_eq!(manifest["resolved"]["kv_cache_dtype"]["value"], dtype, "{arm}");

@@ -33,7 +33,7 @@ const REGISTRIES: &[Registry] = &[
         folder: "detectors",
         registry: "detectors/mod.rs",
         slice: "DETECTORS",
-        shared: &["content", "form", "reading", "restating", "tokens", "tongue"],
+        shared: &["content", "form", "reading", "restating", "salad", "thinking", "tokens", "tongue"],
     },
     Registry {
         folder: "engine/kv_cache",

@@ -300,6 +300,13 @@ fn of_write(error: &io::Error) -> Exit {
     }
 }
 
+fn write_hint(error: &io::Error) -> &'static str {
+    match of_write(error) {
+        Exit::NotMeasured => "free some space and start the same command again: it goes on where it stopped",
+        _ => "name a place that can be written to",
+    }
+}
+
 impl Hint for Failure {
     fn hints(&self) -> Vec<String> {
         match self {
@@ -328,9 +335,6 @@ impl Hint for Failure {
             Self::Plan(error) => error.hints(),
             Self::Detect(error) => error.hints(),
             Self::Launch(error) => error.hints(),
-            Self::NoArm { name, known } => {
-                vec![did_you_mean(name, &known.iter().map(String::as_str).collect::<Vec<_>>())]
-            }
             Self::InspectLog(error) => error.hints(),
             Self::Probe(error) => error.hints(),
             Self::NoCandidate { .. } => {
@@ -353,19 +357,14 @@ impl Hint for Failure {
                 "`kvgauge run` with this dtype and folder takes it into the run".into(),
                 "or move it elsewhere, or name the records: first the baseline's folder, then the candidates'".into(),
             ],
-            Self::DamageBin { bin, known, .. } => {
-                vec![did_you_mean(bin, &known.iter().map(String::as_str).collect::<Vec<_>>())]
+            Self::DamageBin { bin: asked, known, .. } | Self::NoArm { name: asked, known } => {
+                vec![did_you_mean(asked, &known.iter().map(String::as_str).collect::<Vec<_>>())]
             }
             Self::OutputIsRecord { .. } => vec!["choose another name: records cannot be made again".into()],
             Self::NoItem { .. } => vec!["without `--item` the first item is shown".into()],
             Self::NoOutput => vec!["name it with `-o report.html`".into()],
             Self::OutputKind { .. } => vec!["known: .html, .md, .json, .parquet".into()],
-            Self::Write { source, .. } => match of_write(source) {
-                Exit::NotMeasured => {
-                    vec!["free some space and start the same command again: it goes on where it stopped".into()]
-                }
-                _ => vec!["name a place that can be written to".into()],
-            },
+            Self::Write { source, .. } => vec![write_hint(source).into()],
             Self::Interrupted { .. } => vec!["the same command goes on where this one stopped".into()],
             Self::Engine(EngineError::Kernel(error)) => error.hints(),
             Self::Engine(error) => error.hints(),

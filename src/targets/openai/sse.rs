@@ -176,11 +176,11 @@ mod tests {
     #[test]
     fn an_endless_line_and_an_endless_stream_are_cut() {
         let block = vec![b'x'; 1 << 20];
-        assert_eq!(read(&vec![block.as_slice(); 5]), Err(Overlong::Event));
+        assert_eq!(read(&[block.as_slice(); 5]), Err(Overlong::Event));
         let event = [b"data: ".as_slice(), &block, b"\n\n"].concat();
-        assert_eq!(read(&vec![event.as_slice(); 33]), Err(Overlong::Stream));
+        assert_eq!(read(&[event.as_slice(); 33]), Err(Overlong::Stream));
         let lines = [b"data: ".as_slice(), &block, b"\n"].concat();
-        assert_eq!(read(&vec![lines.as_slice(); 5]), Err(Overlong::Event));
+        assert_eq!(read(&[lines.as_slice(); 5]), Err(Overlong::Event));
     }
 
     #[test]

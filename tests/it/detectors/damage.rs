@@ -150,7 +150,7 @@ fn leaked_token(whole: &Whole, strength: usize, rng: &mut Rng) -> Option<String>
 }
 
 fn mojibake(whole: &Whole, strength: usize, rng: &mut Rng) -> Option<String> {
-    let pieces = ["Ã©", "â€™", "â€œ", "Ã¼", "ä¸­", "Ã±"];
+    let pieces = ["Ã©", "â€™", "â€œ", "Ã¼", "ä¸\u{AD}", "Ã±"];
     is_prose(whole).then(|| sown(&whole.text, &pieces, [2, 4, 12][strength], rng))
 }
 

@@ -1,3 +1,7 @@
+//! Servers that are started here: played by shells, and a real one.
+
+#![expect(clippy::print_stderr, reason = "a skipped test says so")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use kvgauge::serving::launch;
 use kvgauge::targets::CancelFlag;
 
 use crate::exit_code::Exit;
@@ -77,6 +78,7 @@ impl Drop for Interrupt {
 
 #[expect(clippy::exit, reason = "a second signal must end the process while other threads compute")]
 fn end_now(signal: u8) -> ! {
+    launch::kill_all();
     let exit = if signal == TERMINATE { Exit::Terminated } else { Exit::Interrupted };
     std::process::exit(i32::from(exit.code()))
 }

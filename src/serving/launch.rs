@@ -7,11 +7,11 @@
 mod error;
 mod log;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -155,6 +155,7 @@ impl Launched {
         }
         let stop_timeout = Duration::from_secs(settings.stop_timeout_s.unwrap_or(DEFAULT_STOP_TIMEOUT_S));
         let pid = child.id().expect("a child that was not waited for has an id");
+        running().insert(pid);
         let base_url = format!("http://127.0.0.1:{port}");
         Ok(Self { child, pid, base_url, log, copying, stop_timeout, is_stopped: false })
     }
@@ -250,6 +251,21 @@ impl Drop for Launched {
         if !self.is_stopped {
             signal_group(self.pid, GroupSignal::Kill);
         }
+        running().remove(&self.pid);
+    }
+}
+
+/// Groups of servers that were started and not stopped.
+static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn running() -> MutexGuard<'static, BTreeSet<u32>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills every server that this process started: for an end that drops nothing.
+pub fn kill_all() {
+    for group in running().iter() {
+        signal_group(*group, GroupSignal::Kill);
     }
 }
 

@@ -10,6 +10,7 @@
 
 pub mod hint;
 pub mod rng;
+mod transport;
 pub mod units;
 
 pub mod engine;

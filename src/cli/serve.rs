@@ -24,7 +24,7 @@ use kvgauge::setup::{Arm, ModelIdentity};
 use kvgauge::suite::{Plan, Suite};
 use kvgauge::targets::CancelFlag;
 use kvgauge::targets::embedded::open_tokenizer;
-use kvgauge::targets::openai::{Endpoint, EndpointSettings, TokenAgreement};
+use kvgauge::targets::openai::{Endpoint, TokenAgreement};
 use kvgauge::tokenizer::{TokenCounter, Tokenizer};
 use tokio::runtime::Runtime;
 
@@ -208,7 +208,11 @@ impl Session<'_> {
             Some(launched) => launched.base_url().to_owned(),
             None => server.urls().first().cloned().unwrap_or_default(),
         };
-        Ok(Started { launched, url })
+        let weighed = self.weigh(server, launched.as_ref(), &url).await?;
+        for line in &weighed.notes {
+            note(&format!("{}: {line}", server.arm.name));
+        }
+        Ok(Started { launched, url, weighed })
     }
 
     /// What fills the placeholders of a command.
@@ -241,10 +245,7 @@ impl Session<'_> {
     /// The endpoint of an arm, with what is in effect there.
     async fn connect(&self, server: &ServerArm, started: &Started, arm: &Arm) -> Result<Endpoint, Failure> {
         let settings = server.endpoint(&started.url)?;
-        let Weighed { resolved, checks, notes } = self.weigh(server, started, &settings, arm).await?;
-        for line in notes {
-            note(&format!("{}: {line}", arm.name));
-        }
+        let Weighed { resolved, checks, .. } = started.weighed.clone();
         let name = self.measurement.model.name.clone();
         let model = ModelIdentity {
             weights: format!("as the server has `{}`", settings.model.as_deref().unwrap_or("its only model")),
@@ -264,23 +265,18 @@ impl Session<'_> {
     }
 
     /// What is in effect on the server of an arm: out of its log, its endpoints, and the model's files where they are here.
-    async fn weigh(
-        &self,
-        server: &ServerArm,
-        started: &Started,
-        settings: &EndpointSettings,
-        arm: &Arm,
-    ) -> Result<Weighed, Failure> {
+    async fn weigh(&self, server: &ServerArm, launched: Option<&Launched>, url: &str) -> Result<Weighed, Failure> {
+        let settings = server.endpoint(url)?;
         let mut witnesses = Vec::new();
-        if let Some(launched) = &started.launched {
+        if let Some(launched) = launched {
             let path = launched.log_path().to_path_buf();
             let failed = |source| ProbeError::Log { path: path.clone(), source };
             let log = File::open(&path).map_err(|error| failed(LogError::from(error)))?;
             witnesses.push(Witness::log(startup_log::read(BufReader::new(log)).map_err(failed)?));
         }
         // The endpoint itself says what is wrong with an address; here only what it tells of itself counts.
-        let key = settings.api_key_env.as_deref().and_then(|name| std::env::var(name).ok());
-        if let Ok(probe) = probe(&started.url, key.as_deref()).await {
+        let key = std::env::var(settings.key_variable().0).ok();
+        if let Ok(probe) = probe(url, key.as_deref()).await {
             witnesses.extend(probe.sources.iter().map(|(path, facts)| Witness::endpoint(path, facts.clone())));
         }
         let checkpoint = match self.model_path.is_dir() {
@@ -289,7 +285,8 @@ impl Session<'_> {
         };
         let n_rank = server.launch.as_ref().and_then(|launch| evidence::n_rank(&launch.launch));
         let context_tokens = self.suite.bins.iter().map(|bin| bin.bin.tokens()).max();
-        Ok(evidence::weigh(&Asked { arm, context_tokens, n_rank }, &witnesses, checkpoint.as_ref()))
+        let asked = Asked { arm: &server.arm, context_tokens, n_rank };
+        Ok(evidence::weigh(&asked, &witnesses, checkpoint.as_ref()))
     }
 
     /// The options that shaped the run, for `reproduce`.
@@ -304,8 +301,10 @@ impl Session<'_> {
 /// A server that can be asked.
 struct Started {
     launched: Option<Launched>,
-    /// Address, without a path.
+    /// Its address.
     url: String,
+    /// What is in effect on it, for every arm that it answers: its log grows with the questions.
+    weighed: Weighed,
 }
 
 async fn cancelled(cancel: &CancelFlag) {

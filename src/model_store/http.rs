@@ -1,17 +1,14 @@
 //! Plain downloads from the hub: which addresses are allowed, where the token goes, and how progress is told.
 
 use std::cell::Cell;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Url;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
 use crate::model_store::{OnEvent, StoreError, StoreEvent, StoreOptions};
+use crate::transport;
 
 /// The public model hub.
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -57,17 +54,18 @@ impl HubClient {
         if let Some(value) = &mut authorization {
             value.set_sensitive(true);
         }
+        let tls = transport::tls_config(options.ca_file.as_deref()).map_err(|reason| StoreError::Tls { reason })?;
         let mut builder = Client::builder()
             .user_agent(concat!("kvgauge/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(STALL_TIMEOUT)
             // Followed by hand, because the token and the headers on the way need care.
             .redirect(reqwest::redirect::Policy::none())
-            .tls_backend_preconfigured(tls_config(options.ca_file.as_deref())?);
-        if is_loopback(&url) {
+            .tls_backend_preconfigured(tls);
+        if transport::is_loopback(&url) {
             builder = builder.no_proxy();
         }
-        let client = builder.build().map_err(|error| StoreError::Tls { reason: describe(error) })?;
+        let client = builder.build().map_err(|error| StoreError::Tls { reason: transport::causes(error) })?;
         Ok(Self { client, endpoint: url, authorization })
     }
 
@@ -86,7 +84,7 @@ impl HubClient {
             if let Some(value) = self.authorization.as_ref().filter(|_| url.origin() == self.endpoint.origin()) {
                 request = request.header(AUTHORIZATION, value.clone());
             }
-            let response = request.send().map_err(describe)?;
+            let response = request.send().map_err(transport::causes)?;
             commit = commit.or_else(|| hex_header(response.headers(), "x-repo-commit", 40));
             sha256 = sha256.or_else(|| hex_header(response.headers(), "x-linked-etag", 64));
             if !response.status().is_redirection() {
@@ -103,27 +101,8 @@ impl HubClient {
     }
 }
 
-fn tls_config(ca_file: Option<&Path>) -> Result<rustls::ClientConfig, StoreError> {
-    let failed = |reason: String| StoreError::Tls { reason };
-    let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    if let Some(path) = ca_file {
-        let unreadable = |error: String| failed(format!("{}: {error}", path.display()));
-        let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(error.to_string()))?;
-        let certificates: Result<Vec<_>, _> = certificates.collect();
-        // System bundles hold a few certificates that no verifier takes; those are left out, as everywhere.
-        roots.add_parsable_certificates(certificates.map_err(|error| unreadable(error.to_string()))?);
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    Ok(builder.map_err(|error| failed(error.to_string()))?.with_root_certificates(roots).with_no_client_auth())
-}
-
-fn is_loopback(url: &Url) -> bool {
-    matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"))
-}
-
 fn is_allowed_start(url: &Url) -> bool {
-    url.scheme() == "https" || url.scheme() == "http" && is_loopback(url)
+    url.scheme() == "https" || url.scheme() == "http" && transport::is_loopback(url)
 }
 
 /// Never from https to anything else; http may stay http on this machine.
@@ -135,18 +114,6 @@ fn may_follow(from: &Url, to: &Url) -> bool {
 fn hex_header(headers: &HeaderMap, name: &str, digits: usize) -> Option<String> {
     let value = headers.get(name)?.to_str().ok()?.trim_matches('"').to_ascii_lowercase();
     (value.len() == digits && value.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(value)
-}
-
-/// The error and its causes, without the address: storage addresses are signed.
-fn describe(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 /// `text` with `user:password@` in addresses replaced by `…@`.

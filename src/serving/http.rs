@@ -1,12 +1,12 @@
 //! Asking a server about itself: short replies, no redirects, a limit on everything, and the key in no text.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Client, RequestBuilder, Url};
 
 use crate::hint::Hint;
+use crate::transport;
 
 /// A server that is up takes a connection at once, also across an ocean.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -158,16 +158,17 @@ impl Endpoint {
         if let Some(value) = &mut authorization {
             value.set_sensitive(true);
         }
+        let tls = transport::tls_config(None).map_err(|reason| EndpointError::Tls { reason })?;
         let mut builder = Client::builder()
             .user_agent(concat!("kvgauge/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REPLY_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
-            .tls_backend_preconfigured(tls_config()?);
-        if is_loopback(&base) {
+            .tls_backend_preconfigured(tls);
+        if transport::is_loopback(&base) {
             builder = builder.no_proxy();
         }
-        let client = builder.build().map_err(|error| EndpointError::Tls { reason: describe(error) })?;
+        let client = builder.build().map_err(|error| EndpointError::Tls { reason: transport::causes(error) })?;
         Ok(Self { client, base, authorization })
     }
 
@@ -198,7 +199,7 @@ impl Endpoint {
         let url = self.url(path);
         let failed = |error: reqwest::Error| match error.is_timeout() {
             true => EndpointError::Silent { url: url.clone(), seconds: REPLY_TIMEOUT.as_secs() },
-            false => EndpointError::Unreachable { url: url.clone(), reason: describe(error) },
+            false => EndpointError::Unreachable { url: url.clone(), reason: transport::causes(error) },
         };
         let mut response = request.send().await.map_err(failed)?;
         let status = response.status().as_u16();
@@ -280,34 +281,6 @@ fn shown(address: &str) -> String {
         Some((end, _)) => format!("{}…", &without_user[..end]),
         None => without_user,
     }
-}
-
-/// What is on this machine is never asked for through a proxy.
-fn is_loopback(url: &Url) -> bool {
-    matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"))
-}
-
-fn tls_config() -> Result<rustls::ClientConfig, EndpointError> {
-    let roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| EndpointError::Tls { reason: error.to_string() })?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
-}
-
-/// The error and its causes, each once.
-fn describe(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text = format!("{text}: {inner_text}");
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("stats", &[]),
     ("engine", &[]),
     ("tokenizer", &["hint"]),
-    ("model_store", &["hint"]),
+    ("transport", &[]),
+    ("model_store", &["hint", "transport"]),
     ("sample", &["units"]),
     ("setup", &["units", "hint"]),
     ("tasks", &["units", "hint", "rng", "tokenizer", "sample"]),
@@ -28,8 +29,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("detectors", &["sample"]),
     ("suite", &["units", "hint", "rng", "tokenizer", "sample", "tasks", "scorers", "detectors"]),
     ("capacity", &["units", "hint", "setup", "engine"]),
-    ("serving", &["units", "hint", "setup", "capacity", "engine"]),
-    ("targets", &["units", "hint", "sample", "setup", "tokenizer", "engine", "serving"]),
+    ("serving", &["units", "hint", "transport", "setup", "capacity", "engine"]),
+    ("targets", &["units", "hint", "transport", "sample", "setup", "tokenizer", "engine", "serving"]),
     ("record", &["units", "hint", "sample", "setup", "suite"]),
     (
         "runner",
@@ -37,6 +38,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "units",
             "hint",
             "rng",
+            "transport",
             "engine",
             "tokenizer",
             "model_store",
@@ -60,7 +62,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 /// Crates that may be named only in these files or folders of `src/`.
 const CRATE_HOMES: &[(&str, &[&str])] = &[
     ("tokio", &["runner", "targets", "serving", "cli"]),
-    ("reqwest", &["model_store", "serving", "targets/openai"]),
+    ("reqwest", &["transport.rs", "model_store", "serving", "targets/openai"]),
     ("polars", &["compare/table.rs"]),
     ("plotters", &["report/plot.rs"]),
     ("clap", &["cli"]),

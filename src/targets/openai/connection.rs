@@ -3,15 +3,12 @@
 //! Only what failed before an answer began is asked again: a stream that broke off is an error of its item, which the next
 //! start of the run asks again.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, RequestBuilder, Response};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
@@ -20,9 +17,10 @@ use crate::targets::openai::answer::{Answer, Fault};
 use crate::targets::openai::error::{FIRST_TOKEN, NEXT_TOKEN};
 use crate::targets::openai::retry::{self, Pace};
 use crate::targets::openai::secret::{Redactor, Secret};
-use crate::targets::openai::settings::{self, EndpointSettings};
+use crate::targets::openai::settings::EndpointSettings;
 use crate::targets::openai::sse::{Event, MAX_STREAM_BYTES, SseParser};
 use crate::targets::openai::{EndpointError, Partial, wire};
+use crate::transport;
 
 /// A reply that is no stream: an answer, or the log-probabilities of 128K prompt tokens at some 100 bytes each.
 const MAX_BODY_BYTES: usize = MAX_STREAM_BYTES;
@@ -88,7 +86,8 @@ impl Connection {
     ) -> Result<Self, EndpointError> {
         let mut redactor = Redactor::default();
         let headers = secret_headers(&settings, variable, &mut redactor)?;
-        let tls = tls_config(settings.ca_file.as_deref())?;
+        let tls = transport::tls_config(settings.ca_file.as_deref());
+        let tls = tls.map_err(|reason| EndpointError::Setting { key: "ca_file", reason })?;
         let mut replicas = Vec::new();
         for url in &settings.url {
             let root = url.root()?;
@@ -99,12 +98,13 @@ impl Connection {
                 // Headers with keys would travel along.
                 .redirect(reqwest::redirect::Policy::none())
                 .tls_backend_preconfigured(tls.clone());
-            if settings::is_loopback(&root) {
+            if transport::is_loopback(&root) {
                 builder = builder.no_proxy();
             }
-            let client = builder
-                .build()
-                .map_err(|error| EndpointError::Setting { key: "url", reason: redactor.quote(&describe(error)) })?;
+            let client = builder.build().map_err(|error| EndpointError::Setting {
+                key: "url",
+                reason: redactor.quote(&transport::causes(error)),
+            })?;
             let root = root.as_str().trim_end_matches('/').to_owned();
             replicas.push(Replica { client, root, in_flight: AtomicUsize::new(0) });
         }
@@ -247,7 +247,7 @@ impl Connection {
         let mut response = match timeout_at(deadline, request.send()).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
-                let reason = self.redactor.quote(&describe(error));
+                let reason = self.redactor.quote(&transport::causes(error));
                 let error = EndpointError::Transport { attempts: 1, reason };
                 return Err(Failure { error, retry_after: Some(Duration::ZERO) });
             }
@@ -291,7 +291,7 @@ impl Connection {
                 // The end was said; what is missing is only the end of the connection.
                 Ok(Err(_)) | Err(_) if answer.has_ended() => return Ok(()),
                 Ok(Err(error)) => {
-                    let reason = self.redactor.quote(&describe(error));
+                    let reason = self.redactor.quote(&transport::causes(error));
                     return Err(EndpointError::BrokenOff { reason, partial: self.partial(answer) });
                 }
                 Err(_) => return Err(self.stalled(answer)),
@@ -340,7 +340,7 @@ impl Connection {
                 Ok(Ok(Some(bytes))) => body.extend_from_slice(&bytes),
                 Ok(Ok(None)) => return Ok(body),
                 Ok(Err(error)) => {
-                    let reason = self.redactor.quote(&describe(error));
+                    let reason = self.redactor.quote(&transport::causes(error));
                     return Err(EndpointError::BrokenOff { reason, partial: Partial::default() });
                 }
                 Err(_) => {
@@ -447,31 +447,4 @@ fn secret_headers(
         insert("headers", header, "", &Secret::new(variable(name).ok_or_else(missing)?.trim()))?;
     }
     Ok(headers)
-}
-
-fn tls_config(ca_file: Option<&Path>) -> Result<rustls::ClientConfig, EndpointError> {
-    let failed = |reason: String| EndpointError::Setting { key: "ca_file", reason };
-    let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    if let Some(path) = ca_file {
-        let unreadable = |error: rustls::pki_types::pem::Error| failed(format!("{}: {error}", path.display()));
-        let certificates = CertificateDer::pem_file_iter(path).map_err(unreadable)?;
-        let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
-        // System bundles hold a few certificates that no verifier takes.
-        roots.add_parsable_certificates(certificates);
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    Ok(builder.map_err(|error| failed(error.to_string()))?.with_root_certificates(roots).with_no_client_auth())
-}
-
-/// The error and its causes, without the address.
-fn describe(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }

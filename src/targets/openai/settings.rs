@@ -217,11 +217,6 @@ fn is_link_local(url: &Url) -> bool {
     }
 }
 
-pub(super) fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
 impl EndpointSettings {
     /// Defaults for `url`.
     pub fn new(url: impl Into<String>) -> Self {
@@ -278,7 +273,7 @@ impl EndpointSettings {
     }
 
     /// Variable of the key, and whether it must be set.
-    pub(super) fn key_variable(&self) -> (&str, bool) {
+    pub fn key_variable(&self) -> (&str, bool) {
         match &self.api_key_env {
             Some(name) => (name, true),
             None => (DEFAULT_KEY_VARIABLE, false),

@@ -185,8 +185,10 @@ impl ServerArm {
         let name = name.unwrap_or_else(|| kv_cache_dtype.clone());
         let mut settings = BTreeMap::new();
         if let Some(launch) = &launch {
-            // Only a fingerprint: a command may hold a key.
-            settings.insert("launch".into(), fingerprint(&format!("{launch:?}")));
+            // Only a fingerprint: a command may hold a key. Limits and ports change no answer, so that a start that took too
+            // long may be given more time.
+            let LaunchSettings { launch, env, cwd, .. } = launch;
+            settings.insert("launch".into(), fingerprint(&format!("{launch:?} {env:?} {cwd:?}")));
         }
         let concurrency = concurrency.unwrap_or(DEFAULT_CONCURRENCY);
         if !(1..=MAX_CONCURRENCY).contains(&concurrency) {
@@ -337,5 +339,9 @@ mod tests {
         let arms = parse(text).unwrap().recorded();
         assert!(!format!("{arms:?}").contains("canary"));
         assert_eq!(arms[0].settings["launch"].len(), 8);
+        let more_time = parse(&format!("{text}\nstart_timeout_s = 9")).unwrap().recorded();
+        assert_eq!(arms, more_time, "more time to start is no other arm");
+        let other = parse(&text.replace("canary", "other")).unwrap().recorded();
+        assert_ne!(arms, other);
     }
 }

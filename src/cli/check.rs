@@ -18,6 +18,9 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
     let measurement = settings::measurement(&args.measure, config)?;
     let suite = policy::with_gate(measure::load_suite(&measurement.suite)?, config)?;
     let measured = match serve::selected(&measurement, config)? {
+        Some(servers) if servers.arms.len() < 2 => {
+            return Err(Failure::NoCandidate { baseline: servers.arms[0].arm.name.clone() });
+        }
         Some(servers) if measurement.dry_run => {
             measure::measure(&measurement, &suite, &servers.recorded(), GateChoice::Asked)?
         }

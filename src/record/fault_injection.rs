@@ -1,6 +1,5 @@
 //! Lets the N-th file operation of a run fail, for every N, and checks that the record holds what was acknowledged.
 
-use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use crate::record::manifest::RunStatus;
 use crate::record::manifest::tests::manifest;
 use crate::record::samples::SampleRecord;
 use crate::record::samples::tests::sample;
-use crate::record::storage::{Disk, Output, Storage};
+use crate::record::storage::{Disk, Lock, Output, Storage};
 use crate::record::{Opened, Record, RecordError, RecordWriter, SAMPLES_FILE};
 
 /// What goes wrong at the chosen operation.
@@ -82,7 +81,7 @@ impl Storage for Faulty {
         Disk.sync_dir(path)
     }
 
-    fn lock(&self, path: &Path) -> io::Result<Option<File>> {
+    fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
         self.step()?;
         Disk.lock(path)
     }
@@ -254,7 +253,7 @@ impl Storage for FullJournal {
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         Disk.sync_dir(path)
     }
-    fn lock(&self, path: &Path) -> io::Result<Option<File>> {
+    fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
         Disk.lock(path)
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::journal;
 use crate::record::manifest::{Difference, FormatVersion};
-use crate::record::storage::{self, Disk, Storage};
+use crate::record::storage::{self, Disk, Lock, Storage};
 use crate::record::{LOCK_FILE, RUN_FILE, RecordError};
 use crate::setup::Arm;
 use crate::suite::{GatePolicy, Suite};
@@ -184,7 +184,7 @@ fn described(arm: &Arm) -> String {
 }
 
 /// Two starts in one folder may plan at the same moment, and none may lose the other's arm.
-fn lock(storage: &dyn Storage, dir: &Path) -> Result<std::fs::File, RecordError> {
+fn lock(storage: &dyn Storage, dir: &Path) -> Result<Lock, RecordError> {
     let path = dir.join(LOCK_FILE);
     for _ in 0..LOCK_TRIES {
         if let Some(lock) = storage.lock(&path).map_err(RecordError::storage(&path))? {

@@ -21,7 +21,19 @@ pub(crate) trait Storage: Send {
     /// Makes a folder's entries durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Opens and locks `path` for this process; `None` when another holds it. The kernel lets go on death.
-    fn lock(&self, path: &Path) -> io::Result<Option<File>>;
+    fn lock(&self, path: &Path) -> io::Result<Option<Lock>>;
+}
+
+/// A lock that is let go when this is dropped. To close the file would not be enough: a child process that is just being
+/// started elsewhere holds all files until it executes its program, and with them the lock.
+#[derive(Debug)]
+pub(crate) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Where this fails, closing the file is what is left.
+        let _ = self.0.unlock();
+    }
 }
 
 /// An open file.
@@ -99,10 +111,10 @@ impl Storage for Disk {
         Ok(())
     }
 
-    fn lock(&self, path: &Path) -> io::Result<Option<File>> {
+    fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
+            Ok(()) => Ok(Some(Lock(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
@@ -116,5 +128,23 @@ impl Output for File {
 
     fn sync(&mut self) -> io::Result<()> {
         self.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_let_go_although_a_child_has_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let lock = Disk.lock(&path).unwrap().unwrap();
+        assert!(Disk.lock(&path).unwrap().is_none());
+        // What a fork makes: another descriptor of the same opened file.
+        let inherited = lock.0.try_clone().unwrap();
+        drop(lock);
+        assert!(Disk.lock(&path).unwrap().is_some());
+        drop(inherited);
     }
 }

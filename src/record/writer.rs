@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::record::journal::{self, End};
 use crate::record::manifest::{self, FORMAT, Manifest, RunStatus};
 use crate::record::samples::{self, MAX_NOTE_BYTES, MAX_TEXT_BYTES, SampleRecord};
-use crate::record::storage::{self, Disk, Output, Storage};
+use crate::record::storage::{self, Disk, Lock, Output, Storage};
 use crate::record::{EVENTS_FILE, LOCK_FILE, MANIFEST_FILE, RecordError, SAMPLES_FILE};
 use crate::sample::Outcome;
 use crate::setup::Resolved;
@@ -59,7 +59,7 @@ pub struct RecordWriter {
     unsynced: u32,
     last_sync: Instant,
     closed: bool,
-    _lock: File,
+    _lock: Lock,
 }
 
 impl RecordWriter {

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its desk has failed")]
 
+#[cfg(unix)]
+mod action;
 mod bench;
 mod engine_options;
 mod inspect_log;

@@ -169,6 +169,9 @@ impl Resolved {
 /// Name of the fact that decides whether an arm was treated at all.
 pub const KV_CACHE_DTYPE: &str = "kv_cache_dtype";
 
+/// Name of the fact that one process answered a whole arm. Contradicted where the server was started again in between.
+pub const SAME_SERVER: &str = "same_server";
+
 /// A fact that was asked for, or that matters without having been asked for, and what was seen of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -220,6 +223,16 @@ impl Check {
     /// Whether a source says otherwise than was asked for.
     pub fn is_contradicted(&self) -> bool {
         self.status == CheckStatus::Contradicted
+    }
+
+    /// With what `later` saw of the same fact: all observations, and the status that leaves the least to rely on.
+    pub fn extend(&mut self, later: Self) {
+        self.observed.extend(later.observed);
+        self.status = match (self.status, later.status) {
+            (CheckStatus::Contradicted, _) | (_, CheckStatus::Contradicted) => CheckStatus::Contradicted,
+            (CheckStatus::Unknown, _) | (_, CheckStatus::Unknown) => CheckStatus::Unknown,
+            (CheckStatus::Confirmed, CheckStatus::Confirmed) => CheckStatus::Confirmed,
+        };
     }
 
     /// What was seen, in words: `fp8 (start-up log line 41), auto (/metrics)`.

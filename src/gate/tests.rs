@@ -8,7 +8,7 @@ use crate::gate::{ArmVerdict, GateError, Ruling, judge, overview};
 use crate::hint::Hint as _;
 use crate::record::{Record, samples::SampleRecord};
 use crate::sample::{Bin, Finding, FindingKind, FinishReason, Outcome};
-use crate::setup::{Arm, Check, CheckStatus, Evidence, KV_CACHE_DTYPE, Observation};
+use crate::setup::{Arm, Check, CheckStatus, Evidence, KV_CACHE_DTYPE, Observation, SAME_SERVER};
 use crate::suite::{CellPolicy, GatePolicy};
 
 /// A baseline that is right everywhere against an arm of which `wrong` of `n` items per bin are wrong. Every log-probability
@@ -515,6 +515,12 @@ fn a_server_that_contradicts_what_was_asked_was_not_treated() {
     assert_eq!(judged(&clean).ruling, Ruling::Pass);
     base.manifest.checks = dtype_check("bfloat16", "fp8", CheckStatus::Contradicted);
     one_reason(&base, Some(&control), &arm, "`bfloat16`: treatment not applied");
+
+    base.manifest.checks = Vec::new();
+    let observed = vec![Observation { value: "counters began anew".into(), source: "/metrics".into() }];
+    let restarted = Check { fact: SAME_SERVER.into(), asked: None, observed, status: CheckStatus::Contradicted };
+    arm.manifest.checks.push(restarted);
+    one_reason(&base, Some(&control), &arm, "not one server answered it all: counters began anew (/metrics)");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::compare::{ArmComparison, ArmSummary, Comparison};
 use crate::sample::Outcome;
-use crate::setup::{Check, KV_CACHE_DTYPE, canonical_dtype, dtype_bits};
+use crate::setup::{Check, KV_CACHE_DTYPE, SAME_SERVER, canonical_dtype, dtype_bits};
 use crate::stats::proportion::wilson_95;
 use crate::suite::GatePolicy;
 use crate::units::format_percent;
@@ -52,6 +52,7 @@ pub(super) fn reasons(comparison: &Comparison, policy: &GatePolicy, arm: &ArmCom
         .collect();
     for summary in [&comparison.baseline, &arm.summary] {
         completeness(policy, summary, &mut reasons);
+        same_server(summary, &mut reasons);
     }
     baseline_dtype(&comparison.baseline, &mut reasons);
     let is_treated = is_treated(&comparison.baseline, arm);
@@ -64,6 +65,14 @@ pub(super) fn reasons(comparison: &Comparison, policy: &GatePolicy, arm: &ArmCom
     }
     noise(comparison, &mut reasons);
     reasons
+}
+
+/// What a server that was started again had in its cache, and under which settings it came back, nobody knows.
+fn same_server(summary: &ArmSummary, reasons: &mut Vec<String>) {
+    let seen = summary.checks.iter().find(|check| check.fact == SAME_SERVER && check.is_contradicted());
+    if let Some(check) = seen {
+        reasons.push(format!("`{}`: not one server answered it all: {}", summary.arm.name, check.observed_in_words()));
+    }
 }
 
 fn completeness(policy: &GatePolicy, summary: &ArmSummary, reasons: &mut Vec<String>) {

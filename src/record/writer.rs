@@ -12,7 +12,7 @@ use crate::record::samples::{self, MAX_NOTE_BYTES, MAX_TEXT_BYTES, SampleRecord}
 use crate::record::storage::{self, Disk, Lock, Output, Storage};
 use crate::record::{EVENTS_FILE, LOCK_FILE, MANIFEST_FILE, RecordError, SAMPLES_FILE};
 use crate::sample::Outcome;
-use crate::setup::Resolved;
+use crate::setup::{Check, Resolved};
 
 /// Records that may be lost to a power cut (never to a killed process), at most …
 const SYNC_EVERY_RECORDS: u32 = 16;
@@ -184,6 +184,16 @@ impl RecordWriter {
     /// Replaces what is in effect, for facts that a server tells only while it runs; written by [`Self::finish`].
     pub fn set_resolved(&mut self, resolved: Resolved) {
         self.manifest.resolved = resolved;
+    }
+
+    /// Adds what was seen of the arm while it was asked, to what earlier starts saw; written by [`Self::finish`].
+    pub fn add_checks(&mut self, checks: Vec<Check>) {
+        for check in checks {
+            match self.manifest.checks.iter_mut().find(|known| known.fact == check.fact) {
+                Some(known) => known.extend(check),
+                None => self.manifest.checks.push(check),
+            }
+        }
     }
 
     /// Makes the journal durable, then replaces `manifest.json` with one that has this status.

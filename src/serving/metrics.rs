@@ -165,8 +165,12 @@ impl Counters {
     /// # Errors
     /// As [`Endpoint`]: the server cannot be reached, is silent or sends too much.
     pub async fn read(endpoint: &Endpoint) -> Result<Self, EndpointError> {
-        let page = endpoint.get("/metrics").await?.text().unwrap_or_default();
-        Ok(Self::of(&parse(&page)))
+        Ok(Self::of_page(&endpoint.get("/metrics").await?.text().unwrap_or_default()))
+    }
+
+    /// The counters on a page.
+    pub fn of_page(page: &str) -> Self {
+        Self::of(&parse(page))
     }
 
     fn of(metrics: &[Metric]) -> Self {
@@ -187,22 +191,21 @@ impl Counters {
         }
     }
 
-    /// What was counted since `earlier`; `None` where a counter went back, which means that the server was started again.
+    /// What was counted since `earlier`; `None` where tokens went back, which means that the server was started again. Only they
+    /// are counters in every engine: some of the others are gauges in some releases.
     pub fn since(&self, earlier: &Self) -> Option<Self> {
-        let mut went_back = false;
-        let mut difference = |now: Option<f64>, then: Option<f64>| {
-            let difference = now? - then?;
-            went_back |= difference < 0.0;
-            Some(difference)
-        };
-        let counted = Self {
-            preemptions: difference(self.preemptions, earlier.preemptions),
-            prefix_cache_queries: difference(self.prefix_cache_queries, earlier.prefix_cache_queries),
-            prefix_cache_hits: difference(self.prefix_cache_hits, earlier.prefix_cache_hits),
-            prompt_tokens: difference(self.prompt_tokens, earlier.prompt_tokens),
-            generation_tokens: difference(self.generation_tokens, earlier.generation_tokens),
-        };
-        (!went_back).then_some(counted)
+        let difference = |now: Option<f64>, then: Option<f64>| Some(now? - then?);
+        let risen = |now, then| difference(now, then).filter(|difference| *difference >= 0.0);
+        let prompt_tokens = difference(self.prompt_tokens, earlier.prompt_tokens);
+        let generation_tokens = difference(self.generation_tokens, earlier.generation_tokens);
+        let went_back = [prompt_tokens, generation_tokens].into_iter().flatten().any(|difference| difference < 0.0);
+        (!went_back).then(|| Self {
+            preemptions: risen(self.preemptions, earlier.preemptions),
+            prefix_cache_queries: risen(self.prefix_cache_queries, earlier.prefix_cache_queries),
+            prefix_cache_hits: risen(self.prefix_cache_hits, earlier.prefix_cache_hits),
+            prompt_tokens,
+            generation_tokens,
+        })
     }
 
     /// Share of the prompt tokens that came out of the prefix cache.
@@ -257,7 +260,12 @@ vllm:nan NaN
         let later = Counters::of(&parse(&VLLM.replace("1000.0", "2000.0").replace("250.0", "350.0")));
         let counted = later.since(&earlier).unwrap();
         assert_eq!((counted.preemptions, counted.hit_share()), (Some(0.0), Some(0.1)));
-        assert_eq!(earlier.since(&later), None);
+        // Not every release keeps these as counters, so that they prove nothing by themselves.
+        assert_eq!(earlier.since(&later).unwrap().prefix_cache_hits, None);
+        let tokens =
+            |n: u32| Counters::of_page(&format!("vllm:prompt_tokens_total 9\nvllm:generation_tokens_total {n}\n"));
+        assert_eq!(tokens(7).since(&tokens(5)).unwrap().generation_tokens, Some(2.0));
+        assert_eq!(tokens(5).since(&tokens(7)), None);
     }
 
     #[test]

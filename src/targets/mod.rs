@@ -30,6 +30,11 @@ pub trait Target: Send + Sync {
         Vec::new()
     }
 
+    /// What was seen of the target while it was asked. Nothing where nothing can happen to it.
+    fn watched(&self) -> ChecksFuture<'_> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
+
     /// Counts tokens as this target does.
     fn counter(&self) -> Arc<dyn TokenCounter>;
 
@@ -50,6 +55,9 @@ pub trait Target: Send + Sync {
 
 /// What [`Target::complete`] returns.
 pub type CompletionFuture<'a> = Pin<Box<dyn Future<Output = Vec<Result<Completion, TargetError>>> + Send + 'a>>;
+
+/// What [`Target::watched`] returns.
+pub type ChecksFuture<'a> = Pin<Box<dyn Future<Output = Vec<Check>> + Send + 'a>>;
 
 /// Progress out, cancellation in.
 pub struct Watch<'a> {

@@ -28,6 +28,8 @@ const MAX_BODY_BYTES: usize = MAX_STREAM_BYTES;
 const MAX_ERROR_BYTES: usize = 64 << 10;
 /// Model lists and what servers tell of themselves.
 const MAX_FACTS_BYTES: usize = 4 << 20;
+/// Counters are a convenience: a server that is slow with them is measured without.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// What a server tells of itself it knows by heart.
 const FACTS_TIMEOUT: Duration = Duration::from_secs(20);
 /// The count of tokens may come after the end of the answer, and some servers then leave the connection open.
@@ -124,6 +126,16 @@ impl Connection {
     pub(super) async fn facts(&self, replica: usize, path: &str) -> Result<Value, EndpointError> {
         let Replica { client, root, .. } = &self.replicas[replica];
         self.json(|| client.get(format!("{root}{path}"))).await
+    }
+
+    /// A page of text of a replica, asked for once; `None` where there is none.
+    pub(super) async fn page(&self, replica: usize, path: &str) -> Option<String> {
+        let Replica { client, root, .. } = &self.replicas[replica];
+        let request = client.get(format!("{root}{path}"));
+        let deadline = Instant::now() + PAGE_TIMEOUT;
+        let mut response = self.send(request, deadline, PAGE_TIMEOUT, "the page", None).await.ok()?;
+        let body = self.body(&mut response, deadline, PAGE_TIMEOUT, MAX_FACTS_BYTES).await.ok()?;
+        String::from_utf8(body).ok()
     }
 
     /// The reply to `body` under `path` of the first replica.

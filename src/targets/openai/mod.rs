@@ -10,12 +10,13 @@
 //! | `served` | what a server says of itself before anything is asked |
 //! | `connection`, `retry` | replicas, time limits, retries; what a failure means |
 //! | `sse`, `wire`, `answer` | bytes → events → chunks → an answer |
-//! | `identity` | whether it is still the same server |
+//! | `identity`, `counted` | whether it is still the same server, and what it counted meanwhile |
 //! | `dialogue` | an item with its follow-ups → a completion |
 //! | `server_tokenizer`, `token_check` | the server's own counts, and what a difference means |
 
 mod answer;
 mod connection;
+mod counted;
 mod dialect;
 mod dialogue;
 mod error;
@@ -37,12 +38,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::sample::{Bin, Completion, Item};
+use crate::serving;
 use crate::setup::{Arm, Check, Evidence, ModelIdentity, Resolved};
 use crate::targets::openai::connection::Connection;
 use crate::targets::openai::dialogue::Dialogue;
 use crate::targets::openai::identity::Identity;
 use crate::targets::openai::served::Served;
-use crate::targets::{CompletionFuture, Target, TargetError, TargetEvent, Watch};
+use crate::targets::{ChecksFuture, CompletionFuture, Target, TargetError, TargetEvent, Watch};
 use crate::tokenizer::TokenCounter;
 
 pub use dialect::Dialect;
@@ -70,6 +72,8 @@ struct Inner {
     served: Served,
     prefix_cache: PrefixCache,
     identity: Identity,
+    /// By replica, before anything was asked.
+    counted_before: Vec<Option<serving::metrics::Counters>>,
     counter: Arc<dyn TokenCounter>,
     /// Differs between runs, so that no run reads what another left in the server's cache.
     nonce: String,
@@ -144,8 +148,10 @@ impl Endpoint {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nonce = format!("{} {} {}", arm.name, std::process::id(), since_1970.as_nanos());
         let resolved = with_served(resolved, &served);
+        let counted_before = counted::read(&connection).await;
         let traffic = Counters::default();
-        let inner = Inner { settings, connection, served, prefix_cache, identity, counter, nonce, traffic };
+        let inner =
+            Inner { settings, connection, served, prefix_cache, identity, counted_before, counter, nonce, traffic };
         Ok(Self { inner: Arc::new(inner), model, resolved, checks: Vec::new() })
     }
 
@@ -239,6 +245,13 @@ impl Target for Endpoint {
 
     fn checks(&self) -> Vec<Check> {
         self.checks.clone()
+    }
+
+    fn watched(&self) -> ChecksFuture<'_> {
+        Box::pin(async move {
+            let Inner { settings, connection, counted_before, .. } = self.inner.as_ref();
+            counted::checks(counted_before, &counted::read(connection).await, settings.allow_identity_change)
+        })
     }
 
     fn counter(&self) -> Arc<dyn TokenCounter> {

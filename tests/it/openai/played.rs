@@ -66,6 +66,7 @@ impl Played {
         Self::new(move |asked| match asked.line.as_str() {
             "GET /v1/models" => json_reply(200, &models("vllm", 4096)),
             "GET /version" => json_reply(200, &json!({"version": "0.33.0"})),
+            "GET /metrics" => json_reply(404, &json!({})),
             _ => script(asked),
         })
     }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvgauge::hint::Hint;
+use kvgauge::record::Record;
 use kvgauge::runner::event::RunEvent;
 use kvgauge::runner::{ArmRun, RunError, identity as run_identity, run_arm};
 use kvgauge::sample::{Bin, FinishReason};
-use kvgauge::setup::Arm;
+use kvgauge::setup::{Arm, Check, CheckStatus};
 use kvgauge::suite::Suite;
 use kvgauge::targets::openai::{Dialect, EndpointError, EndpointSettings, PrefixCache};
 use kvgauge::targets::{CancelFlag, Target, TargetError, Watch};
 use serde_json::{Value, json};
 
-use super::played::{Played, Step, events, finished, good, json_reply, models, said, usage};
+use super::played::{Played, Step, events, finished, good, json_reply, models, reply, said, usage};
 use super::{ask, complete, connect, connect_with, endpoint_error, follow_up, item, runtime, settings};
 
 #[test]
@@ -230,6 +231,50 @@ fn a_refused_key_stops_the_whole_run_at_once_and_leaves_the_item_open() {
     assert!(error.hints()[0].contains("api_key_env"));
     assert!(finished <= 1, "nothing is recorded of an item that was refused");
     assert!(played.bodies().len() < 10, "{} requests", played.bodies().len());
+}
+
+#[test]
+fn what_a_server_counts_meanwhile_is_recorded_and_a_restart_is_seen() {
+    let (dir, suite) = (tempfile::tempdir().unwrap(), Suite::builtin("smoke").unwrap());
+    let plan = suite.plan();
+    let run = |second: &'static str| {
+        let played = Played::new(move |asked| match asked.line.as_str() {
+            "GET /v1/models" => json_reply(200, &models("vllm", 4096)),
+            "GET /version" => json_reply(200, &json!({"version": "0.33.0"})),
+            "GET /metrics" => {
+                let tokens = if asked.place == 0 { "1000" } else { second };
+                let page = format!(
+                    "vllm:generation_tokens_total{{engine=\"0\"}} {tokens}\nvllm:num_preemptions_total {}\n",
+                    7 * asked.place
+                );
+                reply(200, "content-type: text/plain\r\n", page.as_bytes())
+            }
+            _ => good("47"),
+        });
+        let mut settings = settings(&played.url);
+        settings.ignore_usage = true;
+        let folder = dir.path().join(second);
+        runtime().block_on(async {
+            let endpoint = connect(settings).await.unwrap();
+            let arm = Arm::baseline("auto");
+            let manifest = run_identity::manifest(&suite, &plan, &arm, &endpoint, BTreeMap::new());
+            let run = ArmRun { suite: &suite, plan: &plan, manifest, dir: &folder };
+            run_arm(run, &endpoint, &|_| (), &Arc::new(CancelFlag::default())).await.unwrap();
+        });
+        Record::read(&folder).unwrap().manifest.checks
+    };
+    let seen = |checks: &[Check]| -> Vec<(String, CheckStatus, String)> {
+        checks.iter().map(|it| (it.fact.clone(), it.status, it.observed_in_words())).collect()
+    };
+    let (rose, began_anew) = (run("1500"), run("80"));
+    assert_eq!(
+        seen(&rose),
+        [
+            ("same_server".into(), CheckStatus::Confirmed, "counters only rose (/metrics)".into()),
+            ("preemptions".into(), CheckStatus::Confirmed, "7 (/metrics)".into()),
+        ]
+    );
+    assert_eq!((began_anew.len(), began_anew[0].status), (1, CheckStatus::Contradicted));
 }
 
 #[test]

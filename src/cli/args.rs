@@ -12,6 +12,7 @@ use crate::bench::options::BenchArgs;
 use crate::engine_settings::EngineArgs;
 use crate::exit_code;
 use crate::plan::options::PlanArgs;
+use crate::selftest::options::SelftestArgs;
 
 /// Finds out, per context-length bin, what a quantized KV cache does to a language model's answers.
 #[derive(Debug, Parser)]
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// What fits on a GPU, per KV dtype and length, and how many pairs a gate needs
     Plan(Box<PlanArgs>),
+    /// Prove the instrument on this machine: the clean baseline must pass, planted damage must be found
+    Selftest(SelftestArgs),
     /// Print the completion script of a shell
     Completions {
         /// The shell

@@ -12,7 +12,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{ArmComparison, Comparison, Delta};
-use crate::gate::{ArmVerdict, CellVerdict, Ruling, Verdict};
+use crate::gate::{ArmVerdict, CellVerdict, Ruling, Verdict, min_effect_of_cell};
 use crate::sample::{Bin, FindingKind};
 use crate::suite::GatePolicy;
 
@@ -68,6 +68,9 @@ pub struct RungCell {
     pub adjusted_p: Option<f64>,
     /// Symptoms whose rise fails the gate.
     pub symptoms: Vec<FindingKind>,
+    /// Mean lower bound of the divergence of the answer's tokens from the baseline's, in nats, where the records hold it. It tells
+    /// damage to the cache long before answers change, and is never judged.
+    pub kld_mean: Option<f64>,
 }
 
 /// A rung with what became of it.
@@ -236,7 +239,7 @@ impl Proof {
 }
 
 fn read_clean(comparison: &Comparison, verdict: &Verdict, policy: &GatePolicy) -> Clean {
-    let (arm, judged) = only_arm(comparison, verdict);
+    let (arm, judged) = (&comparison.candidates[0], &verdict.arms[0]);
     let signs = &arm.treatment;
     let pairs = arm.pooled.as_ref().map_or(0, |pooled| pooled.pairs);
     Clean {
@@ -246,25 +249,21 @@ fn read_clean(comparison: &Comparison, verdict: &Verdict, policy: &GatePolicy) -
         is_regressed: judged.cells.iter().any(|cell| cell.ruling == Ruling::Regressed)
             || judged.symptoms.iter().any(|symptom| symptom.regressed),
         invalid: judged.invalid.clone(),
-        cells: comparison.bins.iter().map(|bin| cell_of(judged, *bin, policy)).collect(),
+        cells: comparison.bins.iter().map(|bin| cell_of(arm, judged, *bin, policy)).collect(),
     }
 }
 
 fn read_rung(judged: &JudgedRung, bins: &[Bin], policy: &GatePolicy) -> RungResult {
-    let (_, verdict) = only_arm(&judged.comparison, &judged.verdict);
+    let (arm, verdict) = (&judged.comparison.candidates[0], &judged.verdict.arms[0]);
     RungResult {
         rung: judged.rung.clone(),
         ruling: verdict.ruling,
         invalid: verdict.invalid.clone(),
-        cells: bins.iter().map(|bin| cell_of(verdict, *bin, policy)).collect(),
+        cells: bins.iter().map(|bin| cell_of(arm, verdict, *bin, policy)).collect(),
     }
 }
 
-fn only_arm<'a>(comparison: &'a Comparison, verdict: &'a Verdict) -> (&'a ArmComparison, &'a ArmVerdict) {
-    (&comparison.candidates[0], &verdict.arms[0])
-}
-
-fn cell_of(verdict: &ArmVerdict, bin: Bin, policy: &GatePolicy) -> RungCell {
+fn cell_of(arm: &ArmComparison, verdict: &ArmVerdict, bin: Bin, policy: &GatePolicy) -> RungCell {
     let cells: Vec<&CellVerdict> = verdict.cells.iter().filter(|cell| cell.bin == bin).collect();
     let symptoms: Vec<FindingKind> = verdict
         .symptoms
@@ -296,6 +295,7 @@ fn cell_of(verdict: &ArmVerdict, bin: Bin, policy: &GatePolicy) -> RungCell {
         right_interval: worst.and_then(|cell| cell.delta.candidate_wilson),
         adjusted_p: worst.and_then(|cell| cell.adjusted_p),
         symptoms,
+        kld_mean: arm.divergence.iter().find(|row| row.bin == bin && row.task.is_none()).map(|row| row.kld_mean),
     }
 }
 
@@ -309,7 +309,10 @@ fn could_be_proven(verdict: &ArmVerdict, cell: &CellVerdict, policy: &GatePolicy
     let family = verdict.cells.iter().filter(|cell| cell.adjusted_p.is_some()).count();
     let independent = cell.delta.baseline_right.min(cell.delta.haystacks);
     let p = 0.5_f64.powi(i32::try_from(independent).unwrap_or(i32::MAX));
-    cell.adjusted_p.is_some() && family as f64 * p < policy.alpha
+    let most = cell.delta.baseline_right as f64 / cell.delta.pairs.max(1) as f64;
+    cell.adjusted_p.is_some()
+        && family as f64 * p < policy.alpha
+        && most >= min_effect_of_cell(policy, cell.group, cell.bin)
 }
 
 /// The rungs of each kind, in the order of the ladder.

@@ -54,7 +54,12 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// What fits on a GPU, per KV dtype and length, and how many pairs a gate needs
     Plan(Box<PlanArgs>),
-    /// Prove the instrument on this machine: the clean baseline must pass, planted damage must be found
+    /// Prove the instrument on this machine: planted damage must be found
+    ///
+    /// Runs the baseline twice and a ladder of planted damage through the ordinary pipeline, and shows the smallest damage that the
+    /// suite finds in each bin. Exit code 0: the clean arm is not REGRESSED, and the strongest damage of each kind is found in at
+    /// least one bin. 100: one of the two is not so. 6: it could not be shown, as arms are INVALID or the model has too few right
+    /// answers to lose.
     Selftest(SelftestArgs),
     /// Print the completion script of a shell
     Completions {

@@ -75,7 +75,7 @@ static SECTIONS: &[Section] = &[
     section!(averages, "averages", "What the average hides"),
     section!(tasks, "tasks", "Task by task"),
     section!(turns, "turns", "Turn by turn"),
-    section!(answer_nll, "answer-nll", "Likelihood of the right answer"),
+    section!(likelihood, "likelihood", "Likelihood of the right answer"),
     section!(robustness, "robustness", "Other wordings of the same question"),
     section!(flips, "flips", "Answers that changed"),
     section!(control, "control", "Noise: the baseline against itself"),

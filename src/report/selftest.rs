@@ -98,6 +98,7 @@ fn cell(found: &RungCell) -> Value {
         right => figures::percent(found.right),
         p => figures::p_value(found.adjusted_p),
         symptoms => symptoms.join(", "),
+        kld => found.kld_mean.map(figures::nats),
     }
 }
 
@@ -160,6 +161,7 @@ mod tests {
             right_interval: Some((right - 0.05, right)),
             adjusted_p: Some(0.01),
             symptoms: Vec::new(),
+            kld_mean: Some(0.0123),
         };
         let rung = |strength: &str, right, detection| RungResult {
             rung: Rung {
@@ -200,11 +202,20 @@ mod tests {
     fn the_page_shows_what_was_found_and_escapes_names() {
         let result = result();
         let html = render_selftest(&SelfTestPage { result: &result, reproduce: "selftest --suite selftest" }).unwrap();
-        for part in ["PASSED", "✗ found", "· not found", "−50.0", "k_noise&lt;b&gt;", "5 dB", "<polyline", "clean"]
-        {
+        for part in [
+            "PASSED",
+            "✗ found",
+            "· not found",
+            "−50.0",
+            "k_noise&lt;b&gt;",
+            "5 dB",
+            "<polyline",
+            "clean",
+            "KLD 0.0123",
+        ] {
             assert!(html.contains(part), "no `{part}` in\n{html}");
         }
-        assert!(!html.contains("<script") && !html.contains("k_noise<b>") && !html.contains("http"));
+        assert!(!html.contains("<script") && !html.contains("k_noise<b>") && !html.contains("://"));
         let again = render_selftest(&SelfTestPage { result: &result, reproduce: "selftest --suite selftest" }).unwrap();
         assert_eq!(html, again);
     }

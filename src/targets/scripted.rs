@@ -156,6 +156,7 @@ impl Scripted {
             answer_nll: Some(self.answer_nll(item)),
             reasoning: None,
             later_answers: texts,
+            answer_tokens: Vec::new(),
         }
     }
 

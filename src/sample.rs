@@ -719,6 +719,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn likely_tokens_are_the_first_twenty_that_are_likely_at_all() {
+        let flat = LikelyTokens::new((0..49_152).map(|id| (id, -5.0)));
+        assert_eq!((flat.len(), flat.likeliest()), (MAX_LIKELY_TOKENS, Some(0)));
+        let sure = LikelyTokens::new([(7, 3e-8), (8, -11.4), (9, -11.6)]);
+        assert_eq!(sure.shares().map(|(id, _)| id).collect::<Vec<_>>(), [7, 8], "ln 1e-5 is −11.51");
+        assert_eq!(sure.shares().next(), Some((7, 1.0)), "no share is above 1");
+        let text = serde_json::to_string(&sure).unwrap();
+        assert_eq!(text, "[[7,0],[8,1140000]]");
+        assert_eq!(serde_json::from_str::<LikelyTokens>(&text).unwrap(), sure);
+        // Even the likeliest of a very large vocabulary may be unlikely.
+        assert_eq!(LikelyTokens::new([(1, -12.0), (2, -12.0)]).len(), 1);
+    }
+
+    #[test]
     fn bins_read_and_print_as_people_say_them() {
         assert_eq!("8k".parse::<Bin>(), Ok(Bin(8192)));
         assert_eq!(Bin(131_072).to_string(), "128K");

@@ -95,3 +95,134 @@ impl Target for Planted {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{Expected, Gold, Language, Timing};
+    use crate::setup::Arm;
+    use crate::targets::scripted::{DamageKind, Scripted};
+    use crate::targets::{CancelFlag, TargetEvent};
+    use crate::tokenizer::WordTokenizer;
+
+    fn item(index: u32) -> Item {
+        let gold = Gold::Value { value: "4829173".into(), distractors: Vec::new() };
+        Item {
+            item_id: format!("item {index}"),
+            task: "needle".into(),
+            language: Language::En,
+            bin: Bin(if index.is_multiple_of(2) { 512 } else { 2048 }),
+            slot_percent: 0,
+            index,
+            haystack_id: "h".into(),
+            messages: Vec::new(),
+            prompt_tokens: 500,
+            max_output_tokens: 16,
+            depth_percent: None,
+            expected: Expected { answer: "4829173".into(), gold },
+            scorer: "exact_value".into(),
+            excerpt: String::new(),
+            follow_ups: Vec::new(),
+            answer_prefix: String::new(),
+            variant_of: None,
+        }
+    }
+
+    fn recorded() -> Completion {
+        Completion {
+            text: "It is 4829173.".into(),
+            prompt_tokens: 500,
+            output_tokens: 4,
+            finish_reason: FinishReason::Stop,
+            timing: Timing { ttft_ms: 3.0, latency_ms: 9.0 },
+            answer_nll: Some(0.25),
+            reasoning: None,
+            later_answers: Vec::new(),
+            answer_tokens: Vec::new(),
+        }
+    }
+
+    fn planted(damage: Damage, items: &[Item]) -> Planted {
+        let origin = Scripted::new(&Arm::baseline("bfloat16"), &[], Arc::new(WordTokenizer));
+        let answers = items.iter().map(|item| (item.item_id.clone(), recorded())).collect();
+        Planted::new(Box::new(origin), damage, answers)
+    }
+
+    #[test]
+    fn a_share_of_the_answers_is_damaged_and_more_of_them_at_a_higher_rate() {
+        let items: Vec<Item> = (0..200).map(item).collect();
+        let hit = |rate: f64| -> Vec<bool> {
+            let target = planted(Damage { kind: DamageKind::EarlyStop, bin: None, rate }, &items);
+            let answers = items.iter().map(|item| target.answer(item).unwrap());
+            answers.map(|answer| answer != recorded()).collect()
+        };
+        let (few, many) = (hit(0.25), hit(0.5));
+        let count = |hits: &[bool]| hits.iter().filter(|hit| **hit).count();
+        assert!(
+            (30..70).contains(&count(&few)) && (75..125).contains(&count(&many)),
+            "{} {}",
+            count(&few),
+            count(&many)
+        );
+        assert!(
+            few.iter().zip(&many).all(|(few, many)| !few || *many),
+            "a stronger damage hits what a weaker one hits"
+        );
+        assert_eq!((count(&hit(0.0)), count(&hit(1.0))), (0, 200));
+    }
+
+    #[test]
+    fn only_the_text_changes_and_only_where_it_was_asked_for() {
+        let items = [item(0), item(1)];
+        let target = planted(Damage { kind: DamageKind::Loop, bin: Some(Bin(512)), rate: 1.0 }, &items);
+        let looping = target.answer(&items[0]).unwrap();
+        assert_eq!((looping.finish_reason, looping.output_tokens), (FinishReason::Length, 16));
+        assert!(looping.text.starts_with("It is 4829173. It is 4829173.") && looping.answer_nll == Some(0.25));
+        assert_eq!(target.answer(&items[1]), Ok(recorded()));
+        assert!(matches!(target.answer(&item(2)), Err(TargetError::Engine(_))), "nothing is on record");
+    }
+
+    #[tokio::test]
+    async fn a_stop_leaves_the_items_open() {
+        let items = vec![item(0)];
+        let target = planted(Damage { kind: DamageKind::Swap, bin: None, rate: 1.0 }, &items);
+        let cancel = Arc::new(CancelFlag::default());
+        cancel.cancel();
+        let on_event = |_: TargetEvent| ();
+        let watch = Watch { on_event: &on_event, cancel };
+        assert_eq!(target.complete(items, &watch).await, [Err(TargetError::Cancelled)]);
+    }
+
+    #[test]
+    fn the_engine_says_that_answers_were_scripted_and_keeps_its_name() {
+        struct Real(Scripted);
+        impl Target for Real {
+            fn model(&self) -> &ModelIdentity {
+                self.0.model()
+            }
+            fn resolved(&self) -> Resolved {
+                let engine = Evidence::known("kvgauge embedded 0.1.0".into(), "embedded engine");
+                Resolved { engine, ..self.0.resolved() }
+            }
+            fn counter(&self) -> Arc<dyn TokenCounter> {
+                self.0.counter()
+            }
+            fn decoding(&self) -> Vec<(&'static str, String)> {
+                self.0.decoding()
+            }
+            fn accept_bins(&self, bins: &[Bin]) -> Result<(), TargetError> {
+                self.0.accept_bins(bins)
+            }
+            fn complete<'a>(&'a self, items: Vec<Item>, watch: &'a Watch<'a>) -> CompletionFuture<'a> {
+                self.0.complete(items, watch)
+            }
+        }
+        let engine = |origin: Box<dyn Target>| {
+            let damage = Damage { kind: DamageKind::Swap, bin: None, rate: 1.0 };
+            Planted::new(origin, damage, Answers::new()).resolved().engine.value.unwrap()
+        };
+        let scripted = || Scripted::new(&Arm::baseline("bfloat16"), &[], Arc::new(WordTokenizer));
+        assert_eq!(engine(Box::new(Real(scripted()))), "kvgauge embedded 0.1.0 with scripted damage to its answers");
+        assert_eq!(engine(Box::new(scripted())), "scripted");
+    }
+}

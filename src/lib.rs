@@ -36,4 +36,6 @@ pub mod runner;
 pub mod stats;
 
 pub mod gate;
+pub mod selftest;
+
 pub mod report;

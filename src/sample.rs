@@ -442,6 +442,63 @@ pub struct Completion {
     /// Answers to the item's follow-ups, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub later_answers: Vec<String>,
+    /// What the target held likely at each of the first [`MAX_ANSWER_POSITIONS`] tokens of the expected answer (teacher-forced),
+    /// where it can tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answer_tokens: Vec<LikelyTokens>,
+}
+
+/// Positions of the expected answer of which likely tokens are kept: most answers are shorter, and 64 lists take some 10 KB.
+pub const MAX_ANSWER_POSITIONS: usize = 64;
+
+/// Tokens kept per position: as many as servers give at most in `top_logprobs`, and nearly all of the mass wherever an answer
+/// can be told.
+pub const MAX_LIKELY_TOKENS: usize = 20;
+
+/// Tokens less likely than this are not kept: one of them can add no more than 1e-4 nats to a divergence of 1.
+const LEAST_LIKELY: f64 = 1e-5;
+
+/// Log-probabilities are kept in steps of this many nats, so that a record is short and the same bytes everywhere.
+const NAT_STEP: f64 = 1e-5;
+
+/// The likeliest tokens at one position, likeliest first: id and negative log-probability in steps of 1e-5 nats. What is left
+/// of the mass is one bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LikelyTokens(Vec<(u32, u32)>);
+
+impl LikelyTokens {
+    /// Out of ids and log-probabilities in nats, likeliest first; keeps [`MAX_LIKELY_TOKENS`] of them and none that is next to
+    /// impossible, but always the first.
+    pub fn new(logprobs: impl IntoIterator<Item = (u32, f32)>) -> Self {
+        let kept = logprobs
+            .into_iter()
+            .enumerate()
+            .take(MAX_LIKELY_TOKENS)
+            .take_while(|(place, (_, logprob))| *place == 0 || f64::from(*logprob) >= LEAST_LIKELY.ln());
+        // Rounding in the sum of a softmax may lift a certain token above 0.
+        Self(kept.map(|(_, (id, logprob))| (id, (f64::from(-logprob).max(0.0) / NAT_STEP).round() as u32)).collect())
+    }
+
+    /// Ids with their probabilities, likeliest first.
+    pub fn shares(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
+        self.0.iter().map(|(id, steps)| (*id, (-f64::from(*steps) * NAT_STEP).exp()))
+    }
+
+    /// The likeliest id.
+    pub fn likeliest(&self) -> Option<u32> {
+        self.0.first().map(|(id, _)| *id)
+    }
+
+    /// Tokens kept.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// What became of an item on an arm. Only the first two are scores.
@@ -660,6 +717,20 @@ pub struct Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn likely_tokens_are_the_first_twenty_that_are_likely_at_all() {
+        let flat = LikelyTokens::new((0..49_152).map(|id| (id, -5.0)));
+        assert_eq!((flat.len(), flat.likeliest()), (MAX_LIKELY_TOKENS, Some(0)));
+        let sure = LikelyTokens::new([(7, 3e-8), (8, -11.4), (9, -11.6)]);
+        assert_eq!(sure.shares().map(|(id, _)| id).collect::<Vec<_>>(), [7, 8], "ln 1e-5 is −11.51");
+        assert_eq!(sure.shares().next(), Some((7, 1.0)), "no share is above 1");
+        let text = serde_json::to_string(&sure).unwrap();
+        assert_eq!(text, "[[7,0],[8,1140000]]");
+        assert_eq!(serde_json::from_str::<LikelyTokens>(&text).unwrap(), sure);
+        // Even the likeliest of a very large vocabulary may be unlikely.
+        assert_eq!(LikelyTokens::new([(1, -12.0), (2, -12.0)]).len(), 1);
+    }
 
     #[test]
     fn bins_read_and_print_as_people_say_them() {

@@ -12,6 +12,7 @@ use crate::bench::options::BenchArgs;
 use crate::engine_settings::EngineArgs;
 use crate::exit_code;
 use crate::plan::options::PlanArgs;
+use crate::selftest::options::SelftestArgs;
 
 /// Finds out, per context-length bin, what a quantized KV cache does to a language model's answers.
 #[derive(Debug, Parser)]
@@ -53,6 +54,13 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// What fits on a GPU, per KV dtype and length, and how many pairs a gate needs
     Plan(Box<PlanArgs>),
+    /// Prove the instrument on this machine: planted damage must be found
+    ///
+    /// Runs the baseline twice and a ladder of planted damage through the ordinary pipeline, and shows the smallest damage that the
+    /// suite finds in each bin. Exit code 0: the clean arm is not REGRESSED, and the strongest damage of each kind is found in at
+    /// least one bin. 100: one of the two is not so. 6: it could not be shown, as arms are INVALID or the model has too few right
+    /// answers to lose.
+    Selftest(SelftestArgs),
     /// Print the completion script of a shell
     Completions {
         /// The shell

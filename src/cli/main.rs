@@ -28,6 +28,7 @@ mod progress;
 mod records;
 mod report;
 mod run;
+mod selftest;
 mod serve;
 mod server_arms;
 mod settings;
@@ -78,6 +79,7 @@ fn execute(cli: &Cli) -> Result<Exit, Failure> {
         Command::Logprobs(args) => logprobs::execute(args, &config()?),
         Command::Bench(args) => bench::execute(args, &config()?),
         Command::Plan(args) => plan::execute(args),
+        Command::Selftest(args) => selftest::execute(args, &config()?),
         Command::Completions { shell } => completions::execute(*shell),
         Command::Man => man::execute(),
     }

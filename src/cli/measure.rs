@@ -175,13 +175,13 @@ pub(crate) async fn run_one(
 }
 
 /// Where answers come from: opened once, shared by all arms.
-enum Source {
+pub(crate) enum Source {
     Scripted { damage: Vec<Damage>, counter: Arc<WordTokenizer> },
     Embedded { model: Arc<LoadedModel>, options: EngineOptions, settings: Box<EngineSettings> },
 }
 
 impl Source {
-    fn open(measurement: &Measurement, suite: &Suite) -> Result<Self, Failure> {
+    pub(crate) fn open(measurement: &Measurement, suite: &Suite) -> Result<Self, Failure> {
         if measurement.dry_run {
             if !measurement.engine.is_plain() {
                 note("a dry run has no engine: options of the engine change nothing but the arms' names");
@@ -200,17 +200,25 @@ impl Source {
         Ok(Self::Embedded { model: model::open(&measurement.model)?, options, settings })
     }
 
-    fn counter(&self) -> Arc<dyn TokenCounter> {
+    pub(crate) fn counter(&self) -> Arc<dyn TokenCounter> {
         match self {
             Self::Scripted { counter, .. } => counter.clone(),
             Self::Embedded { model, .. } => Arc::clone(model.tokenizer()) as _,
         }
     }
 
-    fn target(&self, arm: &Arm) -> Result<Box<dyn Target>, Failure> {
+    pub(crate) fn target(&self, arm: &Arm) -> Result<Box<dyn Target>, Failure> {
+        match self {
+            Self::Scripted { damage, counter } => Ok(Box::new(Scripted::new(arm, damage, counter.clone()))),
+            Self::Embedded { settings, .. } => self.target_with(arm, settings),
+        }
+    }
+
+    /// The target of an arm with settings of the engine of its own.
+    pub(crate) fn target_with(&self, arm: &Arm, settings: &EngineSettings) -> Result<Box<dyn Target>, Failure> {
         Ok(match self {
             Self::Scripted { damage, counter } => Box::new(Scripted::new(arm, damage, counter.clone())),
-            Self::Embedded { model, options, settings } => {
+            Self::Embedded { model, options, .. } => {
                 let options = settings.options(arm, options, Some(model.tokenizer()))?;
                 Box::new(Embedded::new(Arc::clone(model), &options)?)
             }
@@ -267,7 +275,12 @@ pub(crate) fn header(
 }
 
 /// `reports/<suite>-<model>-<8 hex of plan>`: the same measurement finds its folder again.
-fn default_run_dir(measurement: &Measurement, suite: &Suite, plan: &Plan, source: &Source) -> Result<PathBuf, Failure> {
+pub(crate) fn default_run_dir(
+    measurement: &Measurement,
+    suite: &Suite,
+    plan: &Plan,
+    source: &Source,
+) -> Result<PathBuf, Failure> {
     let arm = baseline(measurement)?;
     let target = source.target(&arm)?;
     let header = header(measurement, suite, plan, &arm, target.as_ref());
@@ -317,6 +330,10 @@ pub(crate) fn reproduce(environment: &BTreeMap<String, String>, baseline: &Arm, 
     if options.starts_with("--config ") {
         // Arms of servers are in the file.
         return format!("kvgauge check {options}");
+    }
+    if options.starts_with("selftest ") {
+        // Damage to recorded answers is no option of `check`.
+        return format!("kvgauge {options}");
     }
     let mut groups: Vec<(BTreeMap<&str, &str>, Vec<&Arm>)> = Vec::new();
     for arm in candidates {

@@ -81,6 +81,7 @@ pub(crate) fn sample(task: &str, bin: u32, index: u32, right: bool) -> SampleRec
             answer_nll: Some(if right { 0.125 } else { 0.5 }),
             reasoning: None,
             later_answers: Vec::new(),
+            answer_tokens: Vec::new(),
         }),
         text_hash: answer.into(),
         truncated: false,

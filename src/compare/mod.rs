@@ -6,6 +6,7 @@
 
 mod compatibility;
 mod delta;
+mod divergence;
 mod error;
 mod findings;
 #[cfg(test)]
@@ -28,11 +29,12 @@ use crate::sample::{Bin, FaultKind, Finding, FindingKind, Outcome};
 use crate::setup::{Arm, Check, ModelIdentity, Resolved};
 use crate::suite::TaskGroup;
 
+pub use divergence::Divergence;
 pub use error::CompareError;
 pub use robustness::{Drift, Robustness};
 
-/// Version of [`Comparison`] as a document. Changelog: 1 first version; 2 `checks` of an arm.
-pub const COMPARISON_FORMAT: u32 = 2;
+/// Version of [`Comparison`] as a document. Changelog: 1 first version; 2 `checks` of an arm; 3 `divergence` of an arm.
+pub const COMPARISON_FORMAT: u32 = 3;
 
 /// Pairs every candidate (and the A/A control) with the baseline.
 ///
@@ -89,6 +91,7 @@ fn compare_arm(base: &pairing::Arm<'_>, record: &Record) -> Result<ArmComparison
         slope: findings::slope(&pairs),
         same_sign: findings::same_sign(&pairs),
         robustness: robustness::robustness(base, &arm),
+        divergence: divergence::divergences(&pairs),
     })
 }
 
@@ -230,6 +233,9 @@ pub struct ArmComparison {
     /// Drift of baseline and arm from themselves under other wordings, where the suite asks for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub robustness: Vec<Robustness>,
+    /// Distributions of the next token, per bin and task × bin, where the records hold them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub divergence: Vec<Divergence>,
 }
 
 /// A comparability field that differs.

@@ -228,6 +228,18 @@ impl Engine {
         result.map(|_| recorder.inputs())
     }
 
+    /// The `n` likeliest next ids of a sequence with their log-probabilities, likeliest first; none of an empty sequence.
+    pub fn likeliest(&self, id: SequenceId, n: usize) -> Result<Vec<(u32, f32)>, EngineError> {
+        let before = &self.sequence(id)?.last_hidden;
+        if before.is_empty() {
+            return Ok(Vec::new());
+        }
+        let logits = self.logits(id, before)?;
+        let log_sum_exp = ops::log_sum_exp(&logits);
+        let logprob = |(id, logit): (u32, f32)| (id, (f64::from(logit) - log_sum_exp) as f32);
+        Ok(ops::top(&logits, n).into_iter().map(logprob).collect())
+    }
+
     /// Appends `ids` and tells the log-probability of each, given everything before it.
     pub fn logprobs(&mut self, id: SequenceId, ids: &[u32], top: usize) -> Result<Vec<TokenLogprob>, EngineError> {
         self.check_append(id, ids)?;

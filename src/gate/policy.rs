@@ -37,6 +37,11 @@ pub fn margin_of_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin) -> f64 {
     of_cell(policy, group, bin).margin
 }
 
+/// The smallest drop of this cell that counts.
+pub fn min_effect_of_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin) -> f64 {
+    of_cell(policy, group, bin).min_effect
+}
+
 /// Cells that the policy names with both group and bin.
 pub(super) fn named_cells(policy: &GatePolicy) -> BTreeSet<(Bin, TaskGroup)> {
     policy

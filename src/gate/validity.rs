@@ -15,8 +15,15 @@ const MOST_IDENTICAL_OUTPUTS: u64 = 20;
 const MOST_SCALE_BITS: f64 = 2.0;
 
 /// Settings of an arm that change what a candidate stores or computes; the others are the machine's or hold for all arms.
-const TREATMENTS: &[&str] =
-    &["kv_scales", "kv_scale_granularity", "kv_cache_dtype_skip_layers", "int4_rotation", "mechanisms", "kv_fault"];
+const TREATMENTS: &[&str] = &[
+    "kv_scales",
+    "kv_scale_granularity",
+    "kv_cache_dtype_skip_layers",
+    "int4_rotation",
+    "mechanisms",
+    "kv_fault",
+    "output_damage",
+];
 
 /// What the resolved `engine` says of the built-in targets; any other name is a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

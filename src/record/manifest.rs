@@ -13,8 +13,8 @@ use crate::setup::{Arm, Check, ModelIdentity, Resolved};
 ///
 /// Changelog: 1.0 first version; 1.1 `arm.settings`, and in `resolved` what was passed over, arithmetic, layers and blocks;
 /// 1.2 `variant_of` of a sample, `reasoning` and `later_answers` of its completion, `turn_scores` of its score;
-/// 1.3 `checks` of the manifest.
-pub const FORMAT: FormatVersion = FormatVersion { major: 1, minor: 3 };
+/// 1.3 `checks` of the manifest; 1.4 `answer_tokens` of a sample's completion.
+pub const FORMAT: FormatVersion = FormatVersion { major: 1, minor: 4 };
 
 /// A format version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

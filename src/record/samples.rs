@@ -229,6 +229,7 @@ pub(crate) mod tests {
                 answer_nll: Some(0.125),
                 reasoning: None,
                 later_answers: Vec::new(),
+                answer_tokens: Vec::new(),
             }),
             text_hash: text_hash(text),
             truncated: false,

@@ -90,6 +90,16 @@ pub(crate) fn signed(value: f64, decimals: usize) -> String {
     }
 }
 
+/// A divergence in nats. They span five decades: three figures that count, and nothing below the resolution of the records.
+pub(crate) fn nats(value: f64) -> String {
+    match value {
+        value if !value.is_finite() => UNKNOWN.into(),
+        value if value < 1e-5 => "0".into(),
+        value if value < 1e-3 => format!("{value:.2e}"),
+        value => format!("{value:.4}"),
+    }
+}
+
 /// A whole number in groups of three: `12,480`.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
@@ -130,5 +140,11 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(count(999), "999");
         assert_eq!((counted(1, "bin").as_str(), counted(1000, "bin").as_str()), ("1 bin", "1,000 bins"));
+    }
+
+    #[test]
+    fn divergences_keep_their_figures_over_all_decades() {
+        let shown = [0.0, 4e-6, 2.345e-4, 0.01234, 7.5, f64::NAN].map(nats);
+        assert_eq!(shown, ["0", "0", "2.35e-4", "0.0123", "7.5000", UNKNOWN]);
     }
 }

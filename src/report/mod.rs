@@ -15,6 +15,7 @@ mod markdown;
 mod page;
 mod plot;
 mod sections;
+mod selftest;
 mod text;
 mod timings;
 
@@ -37,6 +38,7 @@ pub use kv_record::{
 pub use markdown::{MARKDOWN_MAX_CHARS, MARKER, render_markdown};
 pub use page::{HTML_MAX_BYTES, HTML_WARN_BYTES, ReportInput, render_html};
 pub use plot::{LinePanel, PlotLine, PlotScale, line_panels};
+pub use selftest::{SelfTestPage, render_selftest};
 pub use timings::{ArmTimings, BinTimings, Timings, timings_json};
 
 use page::Page;
@@ -73,7 +75,7 @@ static SECTIONS: &[Section] = &[
     section!(averages, "averages", "What the average hides"),
     section!(tasks, "tasks", "Task by task"),
     section!(turns, "turns", "Turn by turn"),
-    section!(answer_nll, "answer-nll", "Likelihood of the right answer"),
+    section!(likelihood, "likelihood", "Likelihood of the right answer"),
     section!(robustness, "robustness", "Other wordings of the same question"),
     section!(flips, "flips", "Answers that changed"),
     section!(control, "control", "Noise: the baseline against itself"),

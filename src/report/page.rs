@@ -24,7 +24,7 @@ pub const HTML_MAX_BYTES: usize = 10 * 1024 * 1024;
 const FLIP_BUDGETS: [usize; 4] = [480, 120, 30, 0];
 
 /// The one style block.
-const STYLE: &str = include_str!("templates/style.css");
+pub(super) const STYLE: &str = include_str!("templates/style.css");
 
 /// What a report is made of.
 #[derive(Clone, Copy, Debug)]
@@ -73,8 +73,9 @@ impl Page<'_> {
 }
 
 /// Templates that sections share, by name.
-const SHARED_TEMPLATES: [(&str, &str); 5] = [
+const SHARED_TEMPLATES: [(&str, &str); 6] = [
     ("page", include_str!("templates/page.html")),
+    ("selftest", include_str!("templates/selftest.html")),
     ("macros", include_str!("templates/macros.html")),
     ("plot", include_str!("templates/plot.html")),
     ("forest", include_str!("templates/forest.html")),
@@ -103,7 +104,7 @@ pub fn render_html(input: &ReportInput) -> Result<String, ReportError> {
 }
 
 /// Every value printed is made visible and escaped; only what the library itself rendered is taken as it is.
-fn environment() -> Result<Environment<'static>, ReportError> {
+pub(super) fn environment() -> Result<Environment<'static>, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -120,7 +121,7 @@ fn environment() -> Result<Environment<'static>, ReportError> {
     Ok(environment)
 }
 
-fn render(environment: &Environment, name: &'static str, view: Value) -> Result<String, ReportError> {
+pub(super) fn render(environment: &Environment, name: &'static str, view: Value) -> Result<String, ReportError> {
     environment
         .get_template(name)
         .and_then(|template| template.render(view))

@@ -155,6 +155,7 @@ mod tests {
                 answer_nll: None,
                 reasoning: None,
                 later_answers: Vec::new(),
+                answer_tokens: Vec::new(),
             }),
             text_hash: String::new(),
             truncated: false,

@@ -206,6 +206,7 @@ mod tests {
             answer_nll: None,
             reasoning: None,
             later_answers: Vec::new(),
+            answer_tokens: Vec::new(),
         }
     }
 

@@ -296,6 +296,7 @@ mod tests {
             answer_nll: None,
             reasoning: None,
             later_answers: Vec::new(),
+            answer_tokens: Vec::new(),
         }
     }
 

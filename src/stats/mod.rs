@@ -8,6 +8,7 @@
 //! in its tests.
 
 pub mod adjust;
+pub mod divergence;
 pub mod mcnemar;
 pub mod normal;
 pub mod paired;

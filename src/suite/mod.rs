@@ -32,6 +32,7 @@ pub static BUILTIN: &[(&str, &str)] = &[
     ("nightly", include_str!("../../suites/nightly.toml")),
     ("quick", include_str!("../../suites/quick.toml")),
     ("ruler-compat", include_str!("../../suites/ruler-compat.toml")),
+    ("selftest", include_str!("../../suites/selftest.toml")),
     ("smoke", include_str!("../../suites/smoke.toml")),
     ("zh", include_str!("../../suites/zh.toml")),
 ];

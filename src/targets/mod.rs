@@ -14,6 +14,7 @@ use crate::units;
 
 pub mod embedded;
 pub mod openai;
+pub mod planted;
 pub mod scripted;
 mod thinking;
 

@@ -4,6 +4,7 @@
 //! it must be, and the bin and the symptom named must be the damaged ones. Ability is a property of the item alone, so all
 //! arms answer alike until damage is planted, and damage touches candidates only.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -43,6 +44,36 @@ pub enum DamageKind {
     Swap,
     /// A value that is not in the text.
     Wrong,
+}
+
+impl DamageKind {
+    /// The word in options, records and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loop => "loop",
+            Self::EarlyStop => "early_stop",
+            Self::Swap => "swap",
+            Self::Wrong => "wrong",
+        }
+    }
+}
+
+impl fmt::Display for Damage {
+    /// Writes what [`Damage::from_str`] reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        if let Some(bin) = self.bin {
+            write!(f, "@{bin}")?;
+        }
+        write!(f, "={}", self.rate)
+    }
+}
+
+impl Damage {
+    /// Whether this item is one of those hit; `knob` tells several damages of one run apart.
+    pub(super) fn hits(&self, item: &Item, knob: usize) -> bool {
+        self.bin.is_none_or(|bin| bin == item.bin) && chance(&item.item_id, &format!("damage {knob}")) < self.rate
+    }
 }
 
 impl FromStr for Damage {
@@ -108,8 +139,7 @@ impl Scripted {
         for expected in expected {
             let mut text = if is_able { expected.answer.clone() } else { wrong_answer(expected) };
             for (knob, damage) in self.damage.iter().enumerate() {
-                let here = damage.bin.is_none_or(|bin| bin == item.bin);
-                if self.is_candidate() && here && chance(&item.item_id, &format!("damage {knob}")) < damage.rate {
+                if self.is_candidate() && damage.hits(item, knob) {
                     (text, finish_reason) = apply(damage.kind, expected, item.max_output_tokens, &text);
                 }
             }
@@ -126,6 +156,7 @@ impl Scripted {
             answer_nll: Some(self.answer_nll(item)),
             reasoning: None,
             later_answers: texts,
+            answer_tokens: Vec::new(),
         }
     }
 
@@ -214,7 +245,13 @@ fn wrong_answer(expected: &Expected) -> String {
     expected.answer.chars().map(|c| c.to_digit(10).map_or(c, |d| char::from(b'0' + ((d + 5) % 10) as u8))).collect()
 }
 
-fn apply(kind: DamageKind, expected: &Expected, max_output_tokens: u32, text: &str) -> (String, FinishReason) {
+/// The text with the damage done to it, and how the answer then ends.
+pub(super) fn apply(
+    kind: DamageKind,
+    expected: &Expected,
+    max_output_tokens: u32,
+    text: &str,
+) -> (String, FinishReason) {
     match kind {
         DamageKind::Loop => {
             // At least forty copies, so that a short answer loops as visibly as a long one.
@@ -281,6 +318,9 @@ mod tests {
             Ok(Damage { kind: DamageKind::Loop, bin: Some(Bin(2048)), rate: 0.5 })
         );
         assert_eq!("swap".parse::<Damage>(), Ok(Damage { kind: DamageKind::Swap, bin: None, rate: 1.0 }));
+        for text in ["loop@2K=0.5", "early_stop=1", "swap=0.25", "wrong@512=0"] {
+            assert_eq!(text.parse::<Damage>().unwrap().to_string(), text);
+        }
         for text in ["lop", "loop@x", "loop=2", "loop=", "loop=NaN", ""] {
             assert!(text.parse::<Damage>().is_err(), "{text}");
         }

@@ -11,6 +11,7 @@ mod plan;
 mod probe;
 mod robustness;
 mod run_folder;
+mod selftest;
 mod servers;
 
 use std::fs;

@@ -66,6 +66,7 @@ fn completion(text: &str) -> Completion {
         answer_nll: None,
         reasoning: None,
         later_answers: Vec::new(),
+        answer_tokens: Vec::new(),
     }
 }
 

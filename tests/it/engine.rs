@@ -277,10 +277,12 @@ fn logprobs_continue_where_a_prompt_ended() {
     let mut engine = Engine::new(tiny("llama"), &options("portable", "bfloat16")).unwrap();
     let ids = prompt(100, 256);
     let whole = engine.start(RopeScaling::Default).unwrap();
-    let expected = engine.logprobs(whole, &ids, 0).unwrap();
+    assert!(engine.likeliest(whole, 4).unwrap().is_empty(), "nothing is before the first token");
+    let expected = engine.logprobs(whole, &ids, 4).unwrap();
     let split = engine.start(RopeScaling::Default).unwrap();
     engine.prefill(split, &ids[..60], &mut go_on).unwrap();
-    let found = engine.logprobs(split, &ids[60..], 0).unwrap();
+    assert_eq!(engine.likeliest(split, 4).unwrap(), expected[59].top);
+    let found = engine.logprobs(split, &ids[60..], 4).unwrap();
     assert_eq!(found, expected[60..]);
 }
 

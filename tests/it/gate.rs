@@ -85,6 +85,7 @@ fn sample(bin: Bin, index: u32, per_haystack: u32, right: bool, answer_nll: f64)
             answer_nll: Some(answer_nll),
             reasoning: None,
             later_answers: Vec::new(),
+            answer_tokens: Vec::new(),
         }),
         text_hash: String::new(),
         truncated: false,

@@ -8,7 +8,7 @@ use kvgauge::hint::Hint;
 use kvgauge::record::manifest::{FORMAT, Manifest, RunStatus, plan_hash};
 use kvgauge::record::samples::{MAX_TEXT_BYTES, SampleRecord, text_hash};
 use kvgauge::record::{LOCK_FILE, MANIFEST_FILE, RUN_FILE, Record, RecordError, RecordWriter, RunFile, SAMPLES_FILE};
-use kvgauge::sample::{Bin, Completion, FinishReason, Language, Outcome, Score, Timing};
+use kvgauge::sample::{Bin, Completion, FinishReason, Language, LikelyTokens, Outcome, Score, Timing};
 use kvgauge::setup::{Arm, ArmRole, CheckStatus, Evidence, ModelIdentity, Resolved};
 
 fn manifest(planned_items: u64) -> Manifest {
@@ -74,6 +74,7 @@ fn sample(index: u32, text: &str) -> SampleRecord {
             answer_nll: None,
             reasoning: None,
             later_answers: Vec::new(),
+            answer_tokens: Vec::new(),
         }),
         text_hash: text_hash(text),
         truncated: false,
@@ -413,6 +414,22 @@ fn a_manifest_of_format_1_3_holds_what_each_source_says_and_an_older_one_nothing
     assert_eq!(manifest.checks[2].status, CheckStatus::Unknown);
     // A field more or less on disk is another version: a changelog line and another fixture.
     assert_eq!(serde_json::to_string_pretty(&manifest).unwrap() + "\n", text);
+}
+
+#[test]
+fn a_sample_of_format_1_4_holds_likely_tokens_and_an_older_one_none() {
+    let text = include_str!("../fixtures/records/sample-1.4.json");
+    let sample: SampleRecord = serde_json::from_str(text).unwrap();
+    let lists = &sample.completion.as_ref().unwrap().answer_tokens;
+    assert_eq!(lists.iter().map(LikelyTokens::likeliest).collect::<Vec<_>>(), [Some(52), Some(56)]);
+    let second = lists[0].shares().nth(1).unwrap();
+    assert!(second.0 == 51 && (second.1 - (-6.9_f64).exp()).abs() < 1e-12, "{second:?}");
+    // A field more or less on disk is another version: a changelog line and another fixture.
+    assert_eq!(serde_json::to_string_pretty(&sample).unwrap() + "\n", text);
+    let mut older: serde_json::Value = serde_json::from_str(text).unwrap();
+    older["completion"].as_object_mut().unwrap().remove("answer_tokens").unwrap();
+    let older: SampleRecord = serde_json::from_value(older).unwrap();
+    assert!(older.completion.unwrap().answer_tokens.is_empty());
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn sections_are_in_reading_order_and_the_verdict_is_first() {
         "quality",
         "averages",
         "tasks",
-        "answer-nll",
+        "likelihood",
         "flips",
         "control",
         "timing",

@@ -85,6 +85,7 @@ fn completion(answers: &[String]) -> Completion {
         answer_nll: None,
         reasoning: None,
         later_answers: answers[1..].to_vec(),
+        answer_tokens: Vec::new(),
     }
 }
 

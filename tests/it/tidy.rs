@@ -56,7 +56,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("baseline", &["hint", "setup", "suite", "record"]),
     ("compare", &["units", "hint", "stats", "sample", "setup", "suite", "record"]),
     ("gate", &["units", "hint", "stats", "sample", "setup", "suite", "compare"]),
-    ("report", &["units", "hint", "sample", "setup", "suite", "record", "baseline", "compare", "gate", "capacity"]),
+    ("selftest", &["sample", "suite", "compare", "gate"]),
+    (
+        "report",
+        &["units", "hint", "sample", "setup", "suite", "record", "baseline", "compare", "gate", "capacity", "selftest"],
+    ),
 ];
 
 /// Crates that may be named only in these files or folders of `src/`.

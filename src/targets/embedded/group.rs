@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::engine::{Engine, EngineError, SequenceId, argmax};
-use crate::sample::{Completion, Item};
+use crate::sample::{Completion, Item, LikelyTokens, MAX_ANSWER_POSITIONS, MAX_LIKELY_TOKENS};
 use crate::targets::embedded::LoadedModel;
 use crate::targets::embedded::conversation::Bridge;
 use crate::targets::embedded::question::{Asked, Ended};
@@ -152,10 +152,11 @@ impl<'m> Group<'m> {
             let at = self.asked.len() - 1;
             self.read_turn(engine, at, &ids[shared..], Some((done, total)))?;
             let answer = self.job.items[*place].expected.answer.clone();
-            let answer_nll = self.answer_nll(engine, sequence, &answer)?;
+            let (answer_nll, answer_tokens) = self.expected_answer(engine, sequence, &answer)?;
             let question = &mut self.asked[at];
             question.ttft_ms = started.elapsed().as_secs_f64() * 1e3;
             question.answer_nll = answer_nll;
+            question.answer_tokens = answer_tokens;
             done += ids.len() - shared;
             started = Instant::now();
         }
@@ -232,18 +233,29 @@ impl<'m> Group<'m> {
         engine.prefill(sequence, ids, &mut on_progress).map_err(engine_error)
     }
 
-    /// Mean negative log-likelihood of the expected answer after the prompt, in nats per token; the prompt's own sequence
-    /// stays as it is.
-    fn answer_nll(&self, engine: &mut Engine, sequence: SequenceId, answer: &str) -> Result<Option<f64>, TargetError> {
+    /// The expected answer after the prompt, teacher-forced: its mean negative log-likelihood in nats per token, and what was
+    /// held likely at each of its tokens. The prompt's own sequence stays as it is.
+    fn expected_answer(
+        &self,
+        engine: &mut Engine,
+        sequence: SequenceId,
+        answer: &str,
+    ) -> Result<(Option<f64>, Vec<LikelyTokens>), TargetError> {
         let ids = self.model.tokenizer.encode(answer, false).map_err(tokenizer_error)?;
         if ids.is_empty() {
-            return Ok(None);
+            return Ok((None, Vec::new()));
         }
+        let first = engine.likeliest(sequence, MAX_LIKELY_TOKENS).map_err(engine_error)?;
         let fork = engine.fork(sequence).map_err(engine_error)?;
-        let logprobs = engine.logprobs(fork, &ids, 0).map_err(engine_error);
+        let logprobs = engine.logprobs(fork, &ids, MAX_LIKELY_TOKENS).map_err(engine_error);
         engine.release(fork);
-        let values: Vec<f64> = logprobs?.iter().filter_map(|token| token.logprob).map(f64::from).collect();
-        Ok((!values.is_empty()).then(|| -values.iter().sum::<f64>() / values.len() as f64))
+        let logprobs = logprobs?;
+        let values: Vec<f64> = logprobs.iter().filter_map(|token| token.logprob).map(f64::from).collect();
+        let nll = (!values.is_empty()).then(|| -values.iter().sum::<f64>() / values.len() as f64);
+        // What follows the last token is no part of the answer.
+        let lists = std::iter::once(first).chain(logprobs.into_iter().map(|token| token.top));
+        let positions = ids.len().min(MAX_ANSWER_POSITIONS);
+        Ok((nll, lists.take(positions).map(LikelyTokens::new).collect()))
     }
 
     /// Takes the token chosen for every open question; where that ends an answer, the next turn is read or the item is done.

@@ -1,7 +1,7 @@
 //! One question whose prompt is in the cache, through all turns of its conversation.
 
 use crate::engine::SequenceId;
-use crate::sample::{Completion, FinishReason, Item, Timing};
+use crate::sample::{Completion, FinishReason, Item, LikelyTokens, Timing};
 use crate::targets::embedded::conversation::Bridge;
 use crate::targets::thinking;
 use crate::tokenizer::Tokenizer;
@@ -35,6 +35,7 @@ pub(super) struct Asked {
     pub(super) ttft_ms: f64,
     pub(super) latency_ms: f64,
     pub(super) answer_nll: Option<f64>,
+    pub(super) answer_tokens: Vec<LikelyTokens>,
 }
 
 /// How an answer ended.
@@ -64,6 +65,7 @@ impl Asked {
             ttft_ms: 0.0,
             latency_ms: 0.0,
             answer_nll: None,
+            answer_tokens: Vec::new(),
         }
     }
 
@@ -120,6 +122,7 @@ impl Asked {
             answer_nll: self.answer_nll,
             reasoning: (!self.reasoning.is_empty()).then(|| self.reasoning.join("\n\n")),
             later_answers: self.answers,
+            answer_tokens: self.answer_tokens,
         }
     }
 }

@@ -52,6 +52,7 @@ impl<'a> Dialogue<'a> {
             answer_nll: None,
             reasoning: first.reasoning,
             later_answers: Vec::with_capacity(item.follow_ups.len()),
+            answer_tokens: Vec::new(),
         };
         if self.inner.settings.answer_nll {
             completion.answer_nll = self.answer_nll(first.prompt_tokens).await?;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use kvgauge::compare::{
-    Answered, ArmComparison, ArmSummary, CellSummary, Comparison, Delta, DepthCell, Flip, FlipDirection, GroupDelta,
-    NllDelta, PairedTest, SameSign, Slope, SymptomDelta, Treatment,
+    Answered, ArmComparison, ArmSummary, CellSummary, Comparison, Delta, DepthCell, Divergence, Flip, FlipDirection,
+    GroupDelta, NllDelta, PairedTest, SameSign, Slope, SymptomDelta, Treatment,
 };
 use kvgauge::gate::{ArmVerdict, CellVerdict, Ruling, SymptomVerdict, Verdict};
 use kvgauge::record::Record;
@@ -291,6 +291,7 @@ fn comparison_of(arm: Arm, damage: f64, salt: u64, bytes: f64) -> ArmComparison 
         slope: Some(Slope { per_doubling: -damage / 3.0, p_falling: if damage > 0.05 { 0.0004 } else { 0.4 } }),
         same_sign: Some(SameSign { negative: 4, positive: 1, p_pooled: 0.03 }),
         robustness: Vec::new(),
+        divergence: BINS.iter().flat_map(|bin| divergence(*bin, damage)).collect(),
         tasks,
         groups,
     }
@@ -420,6 +421,21 @@ fn timings(speed: f64) -> Timings {
     Timings::from_records(&named)
 }
 
+fn divergence(bin: Bin, damage: f64) -> [Divergence; 2] {
+    let of = |task: Option<&str>| Divergence {
+        task: task.map(str::to_owned),
+        bin,
+        pairs: 60,
+        positions: 480,
+        kld_mean: damage / 40.0,
+        kld_p99: damage / 4.0,
+        kld_max: damage * 7.0,
+        top1_agreement: 1.0 - damage / 8.0,
+        nll_delta: Some(damage / 3.0),
+    };
+    [of(None), of(Some("needle"))]
+}
+
 fn record(arm: &str, speed: f64) -> Record {
     let manifest = Manifest {
         format: FORMAT,
@@ -473,6 +489,7 @@ fn sample(bin: Bin, b: usize, index: u32, speed: f64) -> SampleRecord {
             answer_nll: None,
             reasoning: None,
             later_answers: Vec::new(),
+            answer_tokens: Vec::new(),
         }),
         text_hash: String::new(),
         truncated: false,

@@ -1,8 +1,9 @@
-//! Answer NLL: how much less likely the right answer became, beside the noise of the A/A arm. Shown, never judged alone.
+//! How much less likely the right answer became, and how far the distributions of its tokens are from the baseline's, beside
+//! the noise of the A/A arm. Shown, never judged.
 
 use minijinja::value::Value;
 
-use crate::compare::{ArmComparison, NllDelta};
+use crate::compare::{ArmComparison, Divergence, NllDelta};
 use crate::report::page::Page;
 use crate::report::{ReportError, fields, figures};
 use crate::sample::Bin;
@@ -19,9 +20,36 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
         }
     }
     let names: Vec<&str> = arms.iter().map(|arm| arm.summary.arm.name.as_str()).collect();
-    Ok((!bins.is_empty()).then_some(fields! {
+    let divergence: Vec<Value> = comparison.bins.iter().filter_map(|bin| divergence_of(&arms, *bin)).collect();
+    Ok((!bins.is_empty() || !divergence.is_empty()).then_some(fields! {
         arms => names, bins => bins, baseline => comparison.baseline.arm.name, has_control => comparison.control.is_some(),
+        divergence => divergence,
     }))
+}
+
+/// One row per arm of the bin, all tasks together.
+fn divergence_of(arms: &[&ArmComparison], bin: Bin) -> Option<Value> {
+    let rows: Vec<Value> = arms
+        .iter()
+        .filter_map(|arm| {
+            let row = arm.divergence.iter().find(|row| row.bin == bin && row.task.is_none())?;
+            Some(divergence_row(&arm.summary.arm.name, row))
+        })
+        .collect();
+    (!rows.is_empty()).then(|| fields! { bin => bin.to_string(), rows => rows })
+}
+
+fn divergence_row(arm: &str, row: &Divergence) -> Value {
+    fields! {
+        arm => arm,
+        pairs => figures::count(row.pairs),
+        positions => figures::count(row.positions),
+        mean => figures::nats(row.kld_mean),
+        p99 => figures::nats(row.kld_p99),
+        max => figures::nats(row.kld_max),
+        agreement => figures::percent(Some(row.top1_agreement)),
+        nll => row.nll_delta.map_or_else(|| figures::UNKNOWN.into(), |delta| figures::signed(delta, 4)),
+    }
 }
 
 fn row(arms: &[&ArmComparison], group: TaskGroup, bin: Bin) -> Option<Value> {

@@ -3,6 +3,7 @@
 pub(crate) mod answer_nll;
 pub(crate) mod averages;
 pub(crate) mod comparability;
+pub(crate) mod confirmation;
 pub(crate) mod control;
 pub(crate) mod flips;
 pub(crate) mod in_effect;

@@ -22,18 +22,24 @@ pub(super) fn of_run(comparison: &Comparison, policy: &GatePolicy, ruling: Rulin
     let Some(worst) = of_ruling.iter().copied().min_by(|left, right| severity(left).total_cmp(&severity(right))) else {
         return noise;
     };
-    let lead = match ruling {
-        Ruling::Regressed => format!("{count} regressed; {}", worst.sentence),
-        Ruling::Invalid => format!("{count} could not be measured; {}", worst.sentence),
-        Ruling::Inconclusive => {
-            match all_inconclusive(policy, arms).filter(|_| arms.iter().all(|it| it.findings.is_empty())) {
-                Some(sentence) => sentence,
-                None => format!("{count} inconclusive; {}", worst.sentence),
-            }
-        }
-        Ruling::Pass => format!("{count} passed; {}", worst.sentence),
-    };
-    format!("{lead}{noise}")
+    let all_open = if ruling == Ruling::Inconclusive { all_inconclusive(policy, arms) } else { None };
+    // Whose own sentence is told; what is found of the others is told after it.
+    let told = if all_open.is_some() { None } else { Some(worst.arm.as_str()) };
+    let lead = all_open.unwrap_or_else(|| {
+        let word = match ruling {
+            Ruling::Regressed => "regressed",
+            Ruling::Invalid => "could not be measured",
+            Ruling::Inconclusive => "inconclusive",
+            Ruling::Pass => "passed",
+        };
+        format!("{count} {word}; {}", worst.sentence)
+    });
+    let found = arms.iter().filter(|arm| Some(arm.arm.as_str()) != told).flat_map(|arm| {
+        let name = &arm.arm;
+        arm.findings.iter().map(move |finding| format!(" {name}: {finding}."))
+    });
+    let found: String = found.collect();
+    format!("{lead}{found}{noise}")
 }
 
 /// The A/A flip rate, where one was measured: of the control, else of a cache that ran under two names.

@@ -8,11 +8,17 @@
 //! 3. [`symptoms`]: a symptom that rises significantly, item by item and haystack by haystack, fails the arm whatever its
 //!    scores are.
 //!
-//! An arm passes only when every required cell passes, so no correction is needed on that side: one cell that wrongly
+//! 4. [`confirmed`], where the policy asks for it: what would fail the run fails only when it rejects again on fresh seeds.
+//! 5. [`findings`]: what no single cell shows, small drops of one sign in every bin and drops that grow with length, is told beside
+//!    the verdict and never fails a run by itself.
+//!
+//! An arm passes only when every critical cell passes, so no correction is needed on that side: one cell that wrongly
 //! passes is not enough.
 
 mod cells;
+mod confirm;
 mod error;
+mod findings;
 mod overview;
 mod policy;
 mod replicas;
@@ -26,8 +32,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::compare::{ArmComparison, Comparison, Delta};
 use crate::sample::Bin;
-use crate::suite::{GatePolicy, TaskGroup};
+use crate::suite::{GatePolicy, TaskGroup, Tier};
 
+pub use confirm::{Confirmation, Suspect, SymptomConfirmation, confirmed, suspects};
 pub use error::GateError;
 pub use overview::{Overview, OverviewArm, OverviewCell, OverviewRow, overview};
 pub use policy::{margin_of_cell, min_effect_of_cell};
@@ -40,38 +47,59 @@ pub fn judge(comparison: &Comparison, policy: &GatePolicy) -> Result<Verdict, Ga
     policy::check(comparison, policy)?;
     let cells = cells::judge_cells(comparison, policy);
     let symptoms = symptoms::judge_symptoms(comparison, policy);
-    let arms: Vec<ArmVerdict> = comparison
+    let parts = comparison
         .candidates
         .iter()
         .zip(cells.into_iter().zip(symptoms))
-        .map(|(arm, (cells, symptoms))| judge_arm(comparison, policy, arm, cells, symptoms))
+        .map(|(arm, (cells, symptoms))| Parts { invalid: validity::reasons(comparison, policy, arm), cells, symptoms });
+    Ok(conclude(comparison, policy, parts.collect()))
+}
+
+/// What an arm's ruling follows from.
+struct Parts {
+    invalid: Vec<String>,
+    cells: Vec<CellVerdict>,
+    symptoms: Vec<SymptomVerdict>,
+}
+
+fn conclude(comparison: &Comparison, policy: &GatePolicy, parts: Vec<Parts>) -> Verdict {
+    let findings = findings::findings(comparison, policy);
+    let arms: Vec<ArmVerdict> = comparison
+        .candidates
+        .iter()
+        .zip(parts.into_iter().zip(findings))
+        .map(|(arm, (parts, findings))| judge_arm(arm, parts, findings))
         .collect();
     let ruling = arms.iter().map(|arm| arm.ruling).max().unwrap_or(Ruling::Inconclusive);
     let sentence = sentence::of_run(comparison, policy, ruling, &arms);
-    Ok(Verdict { ruling, sentence, arms })
+    Verdict { ruling, sentence, arms }
 }
 
-fn judge_arm(
-    comparison: &Comparison,
-    policy: &GatePolicy,
-    arm: &ArmComparison,
-    cells: Vec<CellVerdict>,
-    symptoms: Vec<SymptomVerdict>,
-) -> ArmVerdict {
-    let invalid = validity::reasons(comparison, policy, arm);
-    let required = |cell: &&CellVerdict| policy::of_cell(policy, cell.group, cell.bin).required;
-    let worst_cell = cells.iter().filter(required).map(|cell| cell.ruling).max();
+fn judge_arm(arm: &ArmComparison, parts: Parts, findings: Vec<String>) -> ArmVerdict {
+    let Parts { mut invalid, cells, symptoms } = parts;
+    let critical = cells.iter().filter(|cell| cell.tier == Tier::Critical).map(|cell| cell.ruling).max();
+    // Nothing to judge is not a pass.
+    let judged = critical.unwrap_or(Ruling::Inconclusive);
+    let supporting = cells.iter().filter(|cell| cell.tier == Tier::Supporting).map(|cell| match cell.ruling {
+        Ruling::Regressed => Ruling::Inconclusive,
+        Ruling::Inconclusive => Ruling::Pass,
+        ruling => ruling,
+    });
     let ruling = if !invalid.is_empty() {
         Ruling::Invalid
     } else if symptoms.iter().any(|symptom| symptom.regressed) {
         Ruling::Regressed
     } else {
-        // Nothing to judge is not a pass.
-        worst_cell.unwrap_or(Ruling::Inconclusive)
+        supporting.fold(judged, Ruling::max)
     };
-    let mut verdict =
-        ArmVerdict { arm: arm.summary.arm.name.clone(), ruling, sentence: String::new(), invalid, cells, symptoms };
-    verdict.sentence = sentence::of_arm(policy, arm, &verdict);
+    if ruling == Ruling::Invalid && invalid.is_empty() {
+        invalid.extend(cells.iter().filter(|cell| cell.ruling == Ruling::Invalid).map(sentence::missing));
+    }
+    // A regression is larger than what these find, and would be found again.
+    let findings = if ruling == Ruling::Regressed { Vec::new() } else { findings };
+    let name = arm.summary.arm.name.clone();
+    let mut verdict = ArmVerdict { arm: name, ruling, sentence: String::new(), invalid, cells, symptoms, findings };
+    verdict.sentence = sentence::of_arm(arm, &verdict);
     verdict
 }
 
@@ -115,6 +143,9 @@ pub struct ArmVerdict {
     pub cells: Vec<CellVerdict>,
     /// Judged symptoms.
     pub symptoms: Vec<SymptomVerdict>,
+    /// What no single cell shows, in words: it never fails a run by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<String>,
 }
 
 /// The judgement of one bin × task group.
@@ -124,7 +155,10 @@ pub struct CellVerdict {
     pub group: TaskGroup,
     /// Bin.
     pub bin: Bin,
-    /// The ruling.
+    /// What the ruling does to the run.
+    #[serde(default)]
+    pub tier: Tier,
+    /// The ruling. INVALID where data are required and there are none.
     pub ruling: Ruling,
     /// Holm-adjusted p over the family.
     pub adjusted_p: Option<f64>,
@@ -135,6 +169,9 @@ pub struct CellVerdict {
     /// Pairs that would be needed to say PASS with 80 % probability at the observed flip rate, when INCONCLUSIVE and more
     /// pairs would help.
     pub pairs_needed: Option<u64>,
+    /// The cell on fresh seeds, where it was asked again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<Box<Confirmation>>,
     /// Why, in words.
     pub reasons: Vec<String>,
 }
@@ -148,4 +185,7 @@ pub struct SymptomVerdict {
     pub adjusted_p: f64,
     /// Whether it fails the gate.
     pub regressed: bool,
+    /// The symptom on fresh seeds, where it was asked again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<Box<SymptomConfirmation>>,
 }

@@ -194,6 +194,9 @@ pub(crate) struct CheckArgs {
     pub(crate) measure: MeasureArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
+    /// Ask what would fail again on fresh seeds, baseline and candidate; only what rejects again fails
+    #[arg(long)]
+    pub(crate) confirm: bool,
     /// Write another copy; the kind goes by the extension: .html .md .json .parquet (repeatable)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,

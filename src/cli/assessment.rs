@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kvgauge::compare::{Comparison, compare, table};
-use kvgauge::gate::{Ruling, Verdict, judge, overview};
+use kvgauge::gate::{Ruling, Verdict, confirmed, judge, overview, suspects};
 use kvgauge::record::{EVENTS_FILE, LOCK_FILE, MANIFEST_FILE, RUN_FILE, SAMPLES_FILE};
 use kvgauge::report::{
     ReportInput, Timings, comparison_json, kv_record_json, kv_records, render_html, render_markdown, timings_json,
@@ -16,7 +16,7 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::{self, note};
 use crate::records::Records;
-use crate::{measure, table as terminal};
+use crate::{confirm, measure, table as terminal};
 
 /// Records with what was found and what is said of it.
 pub(crate) struct Assessment {
@@ -42,6 +42,21 @@ impl Assessment {
     pub(crate) fn new(records: Records, policy: GatePolicy) -> Result<Self, Failure> {
         let comparison = compare(&records.baseline, records.control.as_ref(), &records.candidates)?;
         let verdict = judge(&comparison, &policy)?;
+        Self::confirmed(records, policy, comparison, verdict)
+    }
+
+    /// With `verdict` as the records say by themselves. What it fails is looked up among the confirmations on record, where the policy
+    /// asks for them.
+    pub(crate) fn confirmed(
+        records: Records,
+        policy: GatePolicy,
+        comparison: Comparison,
+        mut verdict: Verdict,
+    ) -> Result<Self, Failure> {
+        if policy.confirm {
+            let again = confirm::recorded(&records, &suspects(&verdict))?;
+            verdict = confirmed(&comparison, &policy, verdict, &again)?;
+        }
         let named: Vec<_> =
             records.all().into_iter().map(|record| (record.manifest.arm.name.as_str(), record)).collect();
         let timings = Timings::from_records(&named);

@@ -1,5 +1,7 @@
 //! `kvgauge check`: run the arms that are missing, compare, judge, report.
 
+use kvgauge::compare::compare;
+use kvgauge::gate::{judge, suspects};
 use kvgauge::record::run::GateChoice;
 use kvgauge::setup::Arm;
 
@@ -11,25 +13,34 @@ use crate::failure::Failure;
 use crate::output::{self, note};
 use crate::records::Records;
 use crate::settings::{self, DEFAULT_CANDIDATES, Measurement};
-use crate::{measure, policy, serve};
+use crate::{confirm, measure, policy, serve};
 
 pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     assessment::check_outputs(&args.output)?;
     let measurement = settings::measurement(&args.measure, config)?;
-    let suite = policy::with_gate(measure::load_suite(&measurement.suite)?, config)?;
-    let measured = match serve::selected(&measurement, config)? {
+    let mut suite = policy::with_gate(measure::load_suite(&measurement.suite)?, config)?;
+    suite.gate.confirm |= args.confirm;
+    let servers = serve::selected(&measurement, config)?;
+    let measured = match &servers {
         Some(servers) if servers.arms.len() < 2 => {
             return Err(Failure::NoCandidate { baseline: servers.arms[0].arm.name.clone() });
         }
         Some(servers) if measurement.dry_run => {
             measure::measure(&measurement, &suite, &servers.recorded(), GateChoice::Asked)?
         }
-        Some(servers) => serve::measure(&measurement, &suite, &servers, GateChoice::Asked)?,
+        Some(servers) => serve::measure(&measurement, &suite, servers, GateChoice::Asked)?,
         None => measure::measure(&measurement, &suite, &embedded_arms(&measurement)?, GateChoice::Asked)?,
     };
     let dirs: Vec<_> = measured.arms.iter().map(|arm| arm.dir.clone()).collect();
-    let records = Records::of_folders(&dirs[0], &dirs[1..])?;
-    let assessment = Assessment::new(records, suite.gate)?;
+    let mut records = Records::of_folders(&dirs[0], &dirs[1..])?;
+    records.run_dir = Some(measured.run_dir.clone());
+    let comparison = compare(&records.baseline, records.control.as_ref(), &records.candidates)?;
+    let verdict = judge(&comparison, &suite.gate)?;
+    let mut asked: usize = measured.arms.iter().map(|arm| arm.outcome.asked).sum();
+    if suite.gate.confirm {
+        asked += confirm::ask(&measurement, &suite, servers.as_ref(), &measured, &suspects(&verdict))?;
+    }
+    let assessment = Assessment::confirmed(records, suite.gate, comparison, verdict)?;
     let report = assessment.write_run_folder(&measured.run_dir);
     let outputs = assessment.write_outputs(&args.output);
 
@@ -43,7 +54,6 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
     } else {
         output::print(&text)
     };
-    let asked: usize = measured.arms.iter().map(|arm| arm.outcome.asked).sum();
     if asked == 0 {
         note("every answer was on record: no prompt was run");
     }

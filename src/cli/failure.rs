@@ -180,7 +180,12 @@ impl Failure {
             | Self::NoArm { .. }
             | Self::NoItem { .. }
             | Self::DamageBin { .. } => Exit::NothingSelected,
-            Self::Gate(GateError::OutOfRange { .. }) => Exit::Usage,
+            Self::Gate(
+                GateError::OutOfRange { .. }
+                | GateError::Unconfirmed { .. }
+                | GateError::OtherConfirmation { .. }
+                | GateError::SameSeed { .. },
+            ) => Exit::Usage,
             Self::Table(TableError::Write { source, .. }) | Self::Write { source, .. } => of_write(source),
             Self::Report(_)
             | Self::Table(TableError::Table(_))

@@ -3,8 +3,8 @@
 //!
 //! Nothing is lost either way (the journal survives a kill); the first way only ends with a clean flush and a status.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
 
 use kvgauge::serving::launch;
 use kvgauge::targets::CancelFlag;
@@ -12,7 +12,11 @@ use kvgauge::targets::CancelFlag;
 use crate::exit_code::Exit;
 use crate::output::note;
 
+/// The one watch of the process: a command may measure more than once, and a second watch would not know that the first one works.
+static WATCH: Mutex<Option<Interrupt>> = Mutex::new(None);
+
 /// Watches for signals as long as the process lives.
+#[derive(Clone)]
 pub(crate) struct Interrupt {
     /// For the runner.
     pub(crate) cancel: Arc<CancelFlag>,
@@ -26,8 +30,18 @@ const CTRL_C: u8 = 1;
 const TERMINATE: u8 = 2;
 
 impl Interrupt {
+    /// The process's watch, which is started when it is first asked for.
+    pub(crate) fn watch() -> std::io::Result<Watched> {
+        let mut watch = WATCH.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let interrupt = match &*watch {
+            Some(interrupt) => interrupt.clone(),
+            None => watch.insert(Self::start()?).clone(),
+        };
+        Ok(Watched(interrupt))
+    }
+
     /// Starts to watch, on a thread of its own: the engine may keep all others busy for seconds.
-    pub(crate) fn watch() -> std::io::Result<Self> {
+    fn start() -> std::io::Result<Self> {
         let cancel = Arc::new(CancelFlag::default());
         let received = Arc::new(AtomicU8::new(NOTHING));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -55,7 +69,7 @@ impl Interrupt {
         Ok(Self { cancel, received, has_steps })
     }
 
-    /// From here on the first signal only asks; until this value is dropped.
+    /// From here on the first signal only asks; until the [`Watched`] is dropped.
     pub(crate) fn ask_first(&self) {
         self.has_steps.store(true, Ordering::SeqCst);
     }
@@ -70,7 +84,18 @@ impl Interrupt {
     }
 }
 
-impl Drop for Interrupt {
+/// The watch in the hands of one who works.
+pub(crate) struct Watched(Interrupt);
+
+impl std::ops::Deref for Watched {
+    type Target = Interrupt;
+
+    fn deref(&self) -> &Interrupt {
+        &self.0
+    }
+}
+
+impl Drop for Watched {
     fn drop(&mut self) {
         self.has_steps.store(false, Ordering::SeqCst);
     }

@@ -7,6 +7,7 @@ mod check;
 mod compare;
 mod completions;
 mod config;
+mod confirm;
 mod detect;
 mod engine_settings;
 mod exit_code;

@@ -171,7 +171,7 @@ fn refuse_strangers(dir: &Path, run: &RunFile) -> Result<(), Failure> {
 }
 
 /// The record of a planned arm, which has to be that arm of that suite.
-fn read_planned(dir: &Path, run: &RunFile, arm: &Arm) -> Result<Record, RecordError> {
+pub(crate) fn read_planned(dir: &Path, run: &RunFile, arm: &Arm) -> Result<Record, RecordError> {
     let folder = dir.join(&arm.name);
     let record = read(&folder)?;
     let manifest = &record.manifest;

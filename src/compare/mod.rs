@@ -5,6 +5,7 @@
 //! [`crate::stats`]; nothing here judges.
 
 mod compatibility;
+mod curve;
 mod delta;
 mod divergence;
 mod error;
@@ -13,6 +14,7 @@ mod findings;
 pub(crate) mod fixtures;
 mod flips;
 mod pairing;
+mod repeats;
 mod robustness;
 mod summary;
 pub mod table;
@@ -29,11 +31,14 @@ use crate::sample::{Bin, FaultKind, Finding, FindingKind, Outcome};
 use crate::setup::{Arm, Check, ModelIdentity, Resolved};
 use crate::suite::TaskGroup;
 
+pub use curve::{LengthCurve, LengthPoint, MAX_WORST_CELLS, WorstCell};
 pub use divergence::Divergence;
 pub use error::CompareError;
+pub use repeats::Repeat;
 pub use robustness::{Drift, Robustness};
 
-/// Version of [`Comparison`] as a document. Changelog: 1 first version; 2 `checks` of an arm; 3 `divergence` of an arm.
+/// Version of [`Comparison`] as a document, and of the verdict beside it. Changelog: 1 first version; 2 `checks` of an arm; 3 `repeats`,
+/// `curve`, `worst_cells` and `divergence` of an arm, in the verdict tiers, findings and confirmations.
 pub const COMPARISON_FORMAT: u32 = 3;
 
 /// Pairs every candidate (and the A/A control) with the baseline.
@@ -70,6 +75,7 @@ pub fn compare(baseline: &Record, control: Option<&Record>, candidates: &[Record
         tasks: tasks.into_iter().map(|(_, task)| task.into()).collect(),
         baseline: summary::summarize(&base),
         control,
+        repeats: repeats::repeats(candidates)?,
         candidates: compared,
     })
 }
@@ -90,6 +96,8 @@ fn compare_arm(base: &pairing::Arm<'_>, record: &Record) -> Result<ArmComparison
         flips: flips::flips(&pairs),
         slope: findings::slope(&pairs),
         same_sign: findings::same_sign(&pairs),
+        curve: curve::curve(&pairs),
+        worst_cells: curve::worst_cells(&pairs),
         robustness: robustness::robustness(base, &arm),
         divergence: divergence::divergences(&pairs),
     })
@@ -118,6 +126,9 @@ pub struct Comparison {
     pub baseline: ArmSummary,
     /// The A/A arm against the baseline, where there is one.
     pub control: Option<ArmComparison>,
+    /// Candidates that are one another's A/A arms, because they were asked for the same cache under two names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<Repeat>,
     /// Every candidate against the baseline.
     pub candidates: Vec<ArmComparison>,
 }
@@ -230,6 +241,12 @@ pub struct ArmComparison {
     pub slope: Option<Slope>,
     /// Bins with a negative delta out of bins with pairs, and the one-sided sign test over bins.
     pub same_sign: Option<SameSign>,
+    /// Accuracy over length in single figures, as validations of quantized caches report it. Never judged: they hide single bins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curve: Option<LengthCurve>,
+    /// The largest drops of single task × bin × depth cells, worst first, at most [`MAX_WORST_CELLS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub worst_cells: Vec<WorstCell>,
     /// Drift of baseline and arm from themselves under other wordings, where the suite asks for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub robustness: Vec<Robustness>,

@@ -1,6 +1,7 @@
 //! Why a policy cannot be applied.
 
 use crate::hint::{Hint, did_you_mean};
+use crate::sample::Bin;
 
 /// Why a policy cannot be applied.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -29,6 +30,38 @@ pub enum GateError {
         /// How the key is written.
         example: &'static str,
     },
+    /// The policy asks for a confirmation that is not on record.
+    #[error("the gate confirms what fails, but {arm} was not asked again at {bin}")]
+    Unconfirmed {
+        /// The arm that would fail.
+        arm: String,
+        /// The first bin that is missing.
+        bin: Bin,
+    },
+    /// The confirmation is of another measurement.
+    #[error("the confirmation of {arm} at {bin} is of another measurement: {what} is {again} and was {first}")]
+    OtherConfirmation {
+        /// The arm.
+        arm: String,
+        /// The bin.
+        bin: Bin,
+        /// What differs.
+        what: String,
+        /// Its value in the run.
+        first: String,
+        /// Its value in the confirmation.
+        again: String,
+    },
+    /// The confirmation asked the items of the run again.
+    #[error("the confirmation of {arm} at {bin} has the seed of the run ({seed}): it is no second sample")]
+    SameSeed {
+        /// The arm.
+        arm: String,
+        /// The bin.
+        bin: Bin,
+        /// The seed.
+        seed: String,
+    },
 }
 
 impl Hint for GateError {
@@ -38,6 +71,13 @@ impl Hint for GateError {
                 vec![did_you_mean(name, &known.iter().map(String::as_str).collect::<Vec<_>>())]
             }
             Self::OutOfRange { example, .. } => vec![(*example).into()],
+            Self::Unconfirmed { .. } => vec![
+                "`kvgauge check` with the same options and run folder asks it again, baseline and candidate".into(),
+                "without `confirm` in [gate] this run is judged by itself".into(),
+            ],
+            Self::OtherConfirmation { .. } | Self::SameSeed { .. } => {
+                vec!["remove the run's folder `confirm` and start the same `kvgauge check` again".into()]
+            }
         }
     }
 }

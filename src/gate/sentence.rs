@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::compare::{ArmComparison, Comparison, FlipDirection};
 use crate::gate::{ArmVerdict, CellVerdict, Ruling, SymptomVerdict, policy};
-use crate::suite::{GatePolicy, TaskGroup};
+use crate::suite::{GatePolicy, TaskGroup, Tier};
 use crate::units::{format_percent, format_points};
 
 /// One sentence over all arms.
@@ -22,25 +22,39 @@ pub(super) fn of_run(comparison: &Comparison, policy: &GatePolicy, ruling: Rulin
     let Some(worst) = of_ruling.iter().copied().min_by(|left, right| severity(left).total_cmp(&severity(right))) else {
         return noise;
     };
-    let lead = match ruling {
-        Ruling::Regressed => format!("{count} regressed; {}", worst.sentence),
-        Ruling::Invalid => format!("{count} could not be measured; {}", worst.sentence),
-        Ruling::Inconclusive => match all_inconclusive(policy, arms) {
-            Some(sentence) => sentence,
-            None => format!("{count} inconclusive; {}", worst.sentence),
-        },
-        Ruling::Pass => format!("{count} passed; {}", worst.sentence),
-    };
-    format!("{lead}{noise}")
+    let all_open = if ruling == Ruling::Inconclusive { all_inconclusive(policy, arms) } else { None };
+    // Whose own sentence is told; what is found of the others is told after it.
+    let told = if all_open.is_some() { None } else { Some(worst.arm.as_str()) };
+    let lead = all_open.unwrap_or_else(|| {
+        let word = match ruling {
+            Ruling::Regressed => "regressed",
+            Ruling::Invalid => "could not be measured",
+            Ruling::Inconclusive => "inconclusive",
+            Ruling::Pass => "passed",
+        };
+        format!("{count} {word}; {}", worst.sentence)
+    });
+    let found = arms.iter().filter(|arm| Some(arm.arm.as_str()) != told).flat_map(|arm| {
+        let name = &arm.arm;
+        arm.findings.iter().map(move |finding| format!(" {name}: {finding}."))
+    });
+    let found: String = found.collect();
+    format!("{lead}{found}{noise}")
 }
 
-/// The A/A flip rate, where one was measured.
+/// The A/A flip rate, where one was measured: of the control, else of a cache that ran under two names.
 fn noise(comparison: &Comparison) -> String {
-    let pooled = comparison.control.as_ref().and_then(|control| control.pooled.as_ref());
-    pooled.filter(|pooled| pooled.pairs > 0).map_or_else(String::new, |pooled| {
-        let flips = pooled.regressions + pooled.fixes;
-        let rate = format_percent(flips as f64 / pooled.pairs as f64);
-        format!(" A/A flip rate: {rate} ({flips} of {} pairs).", pooled.pairs)
+    let told = |whose: &str, flips: u64, pairs: u64| {
+        let rate = format_percent(flips as f64 / pairs as f64);
+        format!(" A/A flip rate{whose}: {rate} ({flips} of {pairs} pairs).")
+    };
+    let pooled = comparison.control.as_ref().and_then(|control| control.pooled.as_ref()).filter(|it| it.pairs > 0);
+    if let Some(pooled) = pooled {
+        return told("", pooled.regressions + pooled.fixes, pooled.pairs);
+    }
+    comparison.repeats.iter().find(|repeat| repeat.pairs > 0).map_or_else(String::new, |repeat| {
+        let whose = format!(" of {} against {}", repeat.second, repeat.first);
+        told(&whose, repeat.regressions + repeat.fixes, repeat.pairs)
     })
 }
 
@@ -51,7 +65,7 @@ fn severity(arm: &ArmVerdict) -> f64 {
 }
 
 fn all_inconclusive(policy: &GatePolicy, arms: &[ArmVerdict]) -> Option<String> {
-    let required: Vec<&CellVerdict> = arms.iter().flat_map(|arm| required_cells(policy, arm)).collect();
+    let required: Vec<&CellVerdict> = arms.iter().flat_map(judged_cells).collect();
     let all = !required.is_empty() && required.iter().all(|cell| cell.ruling == Ruling::Inconclusive);
     let needed = required.iter().filter_map(|cell| cell.pairs_needed).max().filter(|_| all)?;
     let most = required.iter().map(|cell| cell.delta.pairs).max().unwrap_or(0);
@@ -75,7 +89,7 @@ fn all_inconclusive(policy: &GatePolicy, arms: &[ArmVerdict]) -> Option<String> 
 /// The largest drop that is beyond its margin without being proven. "No regression was found" would hide it.
 fn worst_suspicion(policy: &GatePolicy, arms: &[ArmVerdict]) -> Option<String> {
     let drop = |cell: &CellVerdict| cell.delta.delta.map_or(0.0, |delta| -delta);
-    let suspects = arms.iter().flat_map(|arm| required_cells(policy, arm).map(move |cell| (arm, cell)));
+    let suspects = arms.iter().flat_map(|arm| judged_cells(arm).map(move |cell| (arm, cell)));
     let (arm, cell) = suspects
         .filter(|(_, cell)| drop(cell) >= policy::of_cell(policy, cell.group, cell.bin).margin)
         .reduce(|worst, next| if drop(next.1) > drop(worst.1) { next } else { worst })?;
@@ -88,21 +102,27 @@ fn worst_suspicion(policy: &GatePolicy, arms: &[ArmVerdict]) -> Option<String> {
     ))
 }
 
-fn required_cells<'a>(policy: &'a GatePolicy, arm: &'a ArmVerdict) -> impl Iterator<Item = &'a CellVerdict> {
-    arm.cells.iter().filter(|cell| policy::of_cell(policy, cell.group, cell.bin).required)
+fn judged_cells(arm: &ArmVerdict) -> impl Iterator<Item = &CellVerdict> {
+    arm.cells.iter().filter(|cell| cell.tier != Tier::Advisory)
+}
+
+/// What a cell without data is said to be.
+pub(super) fn missing(cell: &CellVerdict) -> String {
+    format!("{} is required by the policy and MISSING: nothing was compared there", place(cell))
 }
 
 /// One sentence over one arm.
-pub(super) fn of_arm(policy: &GatePolicy, arm: &ArmComparison, verdict: &ArmVerdict) -> String {
+pub(super) fn of_arm(arm: &ArmComparison, verdict: &ArmVerdict) -> String {
     let name = &verdict.arm;
     let told = match verdict.ruling {
         Ruling::Invalid => invalid(verdict),
-        Ruling::Regressed => regressed(policy, arm, verdict),
-        Ruling::Inconclusive => inconclusive(policy, verdict),
-        Ruling::Pass => passed(policy, verdict),
+        Ruling::Regressed => regressed(arm, verdict),
+        Ruling::Inconclusive => inconclusive(verdict),
+        Ruling::Pass => passed(verdict),
     };
     let confounded = if arm.confounded.is_some() { " Confounded: the attention backend changed, too." } else { "" };
-    format!("{name}: {told}.{confounded}")
+    let findings: String = verdict.findings.iter().map(|finding| format!(" {finding}.")).collect();
+    format!("{name}: {told}.{findings}{confounded}")
 }
 
 fn invalid(verdict: &ArmVerdict) -> String {
@@ -115,9 +135,9 @@ fn invalid(verdict: &ArmVerdict) -> String {
     }
 }
 
-fn regressed(policy: &GatePolicy, arm: &ArmComparison, verdict: &ArmVerdict) -> String {
+fn regressed(arm: &ArmComparison, verdict: &ArmVerdict) -> String {
     let cells: Vec<&CellVerdict> =
-        required_cells(policy, verdict).filter(|cell| cell.ruling == Ruling::Regressed).collect();
+        verdict.cells.iter().filter(|cell| cell.tier == Tier::Critical && cell.ruling == Ruling::Regressed).collect();
     let symptoms: Vec<&SymptomVerdict> = verdict.symptoms.iter().filter(|symptom| symptom.regressed).collect();
     let worst_cell = cells.iter().min_by(|left, right| {
         let delta = |cell: &CellVerdict| cell.delta.delta.unwrap_or(0.0);
@@ -137,13 +157,14 @@ fn regressed(policy: &GatePolicy, arm: &ArmComparison, verdict: &ArmVerdict) -> 
     if let Some(it) = worst_symptom {
         let symptom = &it.symptom;
         told.push(format!(
-            "{} at {} rose from {} to {} of {} items (adjusted p {}){}",
+            "{} at {} rose from {} to {} of {} items (adjusted p {}){}{}",
             symptom.kind.name().replace('_', " "),
             symptom.bin,
             symptom.baseline,
             symptom.candidate,
             symptom.pairs,
             p_value(it.adjusted_p),
+            if it.confirmation.is_some() { ", confirmed on fresh seeds" } else { "" },
             and_more(symptoms.len(), "symptom")
         ));
     }
@@ -160,7 +181,11 @@ fn and_more(count: usize, noun: &str) -> String {
 /// `8K retrieval fell from 91.7 % to 58.3 % (−33.3 points, 95 % CI −49.1…−17.6, adjusted p 0.003)`.
 fn fall(cell: &CellVerdict) -> String {
     let p = cell.adjusted_p.map(|p| format!(", adjusted p {}", p_value(p))).unwrap_or_default();
-    format!("{} fell from {} ({}{p})", place(cell), shares(cell), change(cell))
+    let again = cell.confirmation.as_ref().map_or_else(String::new, |again| {
+        let delta = format_points(again.delta.delta.unwrap_or(0.0));
+        format!(", confirmed on fresh seeds ({delta} points in {} pairs)", again.delta.pairs)
+    });
+    format!("{} fell from {} ({}{p}){again}", place(cell), shares(cell), change(cell))
 }
 
 /// The commonest causes of the cell's right → wrong flips: `, by swapped values (8 of 22) and near miss (7)`.
@@ -203,10 +228,17 @@ fn change(cell: &CellVerdict) -> String {
     format!("{delta}{}", interval.unwrap_or_default())
 }
 
-fn inconclusive(policy: &GatePolicy, verdict: &ArmVerdict) -> String {
-    let total = required_cells(policy, verdict).count();
-    let open: Vec<&CellVerdict> =
-        required_cells(policy, verdict).filter(|cell| cell.ruling == Ruling::Inconclusive).collect();
+fn inconclusive(verdict: &ArmVerdict) -> String {
+    let total = judged_cells(verdict).count();
+    let holds_back = |cell: &&CellVerdict| match cell.tier {
+        Tier::Critical => cell.ruling == Ruling::Inconclusive,
+        Tier::Supporting => cell.ruling == Ruling::Regressed,
+        Tier::Advisory => false,
+    };
+    let open: Vec<&CellVerdict> = verdict.cells.iter().filter(holds_back).collect();
+    if open.is_empty() && total > 0 {
+        return "inconclusive, no critical cell is judged".into();
+    }
     let Some(worst) = open.iter().min_by(|left, right| {
         let delta = |cell: &CellVerdict| cell.delta.delta.unwrap_or(0.0);
         delta(left).total_cmp(&delta(right))
@@ -226,8 +258,8 @@ fn inconclusive(policy: &GatePolicy, verdict: &ArmVerdict) -> String {
     )
 }
 
-fn passed(policy: &GatePolicy, verdict: &ArmVerdict) -> String {
-    let cells: Vec<&CellVerdict> = required_cells(policy, verdict).collect();
+fn passed(verdict: &ArmVerdict) -> String {
+    let cells: Vec<&CellVerdict> = verdict.cells.iter().filter(|cell| cell.tier == Tier::Critical).collect();
     let upper = |cell: &CellVerdict| cell.delta.drop_upper.unwrap_or(1.0);
     let Some(worst) = cells.iter().copied().reduce(|worst, cell| if upper(cell) > upper(worst) { cell } else { worst })
     else {
@@ -250,6 +282,6 @@ fn plural(count: usize, noun: &str) -> String {
 }
 
 /// Three decimals, or what is needed to see it at all.
-fn p_value(p: f64) -> String {
+pub(super) fn p_value(p: f64) -> String {
     if p >= 0.0005 { format!("{p:.3}") } else { format!("{p:.0e}") }
 }

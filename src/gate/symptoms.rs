@@ -1,6 +1,6 @@
 //! Symptoms: does the arm loop, stop early or garble more often than the baseline on the same prompts?
 
-use crate::compare::Comparison;
+use crate::compare::{Comparison, SymptomDelta};
 use crate::gate::{SymptomVerdict, replicas};
 use crate::stats::adjust::holm;
 use crate::suite::GatePolicy;
@@ -20,7 +20,12 @@ pub(super) fn judge_symptoms(comparison: &Comparison, policy: &GatePolicy) -> Ve
                 symptom.pairs >= u64::from(policy.min_pairs) && symptom.appeared + symptom.vanished > 0
             });
             judged
-                .map(|symptom| SymptomVerdict { symptom: symptom.clone(), adjusted_p: 1.0, regressed: false })
+                .map(|symptom| SymptomVerdict {
+                    symptom: symptom.clone(),
+                    adjusted_p: 1.0,
+                    regressed: false,
+                    confirmation: None,
+                })
                 .collect()
         })
         .collect();
@@ -31,16 +36,20 @@ pub(super) fn judge_symptoms(comparison: &Comparison, policy: &GatePolicy) -> Ve
     let of_originals =
         verdicts.iter_mut().enumerate().filter(|(arm, _)| is_original(*arm)).flat_map(|(_, verdicts)| verdicts);
     for (verdict, adjusted_p) in of_originals.zip(holm(&p_values)) {
-        let symptom = &verdict.symptom;
-        let rise = symptom.candidate.saturating_sub(symptom.baseline);
         verdict.adjusted_p = adjusted_p;
-        verdict.regressed = adjusted_p < policy.alpha
-            && symptom.p_rise_by_haystack < policy.alpha
-            && rise >= u64::from(policy.symptom_min_items)
-            && rise as f64 >= policy.symptom_min_rise * symptom.pairs as f64;
+        verdict.regressed = rises(policy, &verdict.symptom, adjusted_p);
     }
     for (arm, original) in originals.into_iter().enumerate().filter(|(arm, original)| arm != original) {
         verdicts[arm] = verdicts[original].clone();
     }
     verdicts
+}
+
+/// Whether a symptom rises significantly and by enough items.
+pub(super) fn rises(policy: &GatePolicy, symptom: &SymptomDelta, adjusted_p: f64) -> bool {
+    let rise = symptom.candidate.saturating_sub(symptom.baseline);
+    adjusted_p < policy.alpha
+        && symptom.p_rise_by_haystack < policy.alpha
+        && rise >= u64::from(policy.symptom_min_items)
+        && rise as f64 >= policy.symptom_min_rise * symptom.pairs as f64
 }

@@ -1,5 +1,7 @@
 //! Rulings, their reasons and their words.
 
+mod rules;
+
 use crate::compare::{
     ArmComparison, Comparison, compare,
     fixtures::{manifest, record, sample},
@@ -9,7 +11,7 @@ use crate::hint::Hint as _;
 use crate::record::{Record, samples::SampleRecord};
 use crate::sample::{Bin, Finding, FindingKind, FinishReason, Outcome};
 use crate::setup::{Arm, Check, CheckStatus, Evidence, KV_CACHE_DTYPE, Observation, SAME_SERVER};
-use crate::suite::{CellPolicy, GatePolicy};
+use crate::suite::{CellPolicy, GatePolicy, Tier};
 
 /// A baseline that is right everywhere against an arm of which `wrong` of `n` items per bin are wrong. Every log-probability
 /// of the arm differs a little, as it does with a quantized cache.
@@ -315,8 +317,20 @@ fn what_does_not_exist_is_named_and_what_is_missing_never_passes() {
     let comparison = compare(&base, None, &[arm]).unwrap();
     assert_eq!(judged(&comparison).ruling, Ruling::Pass);
     let verdict = judge(&comparison, &policy_with("tracing/2K", CellPolicy::default())).unwrap();
-    assert_eq!(verdict.ruling, Ruling::Inconclusive);
-    assert!(verdict.sentence.contains("MISSING"), "{}", verdict.sentence);
+    assert_eq!((verdict.ruling, verdict.arms[0].cells[1].ruling), (Ruling::Invalid, Ruling::Invalid));
+    assert!(verdict.sentence.contains("2K tracing is required by the policy and MISSING"), "{}", verdict.sentence);
+    for (cell, ruling) in [
+        (CellPolicy { required: Some(false), tier: Some(Tier::Supporting), ..CellPolicy::default() }, Ruling::Pass),
+        (CellPolicy { tier: Some(Tier::Supporting), ..CellPolicy::default() }, Ruling::Invalid),
+        (CellPolicy { tier: Some(Tier::Advisory), required: Some(true), ..CellPolicy::default() }, Ruling::Pass),
+        (
+            CellPolicy { tier: Some(Tier::Critical), required: Some(false), ..CellPolicy::default() },
+            Ruling::Inconclusive,
+        ),
+    ] {
+        let verdict = judge(&comparison, &policy_with("tracing/2K", cell.clone())).unwrap();
+        assert_eq!(verdict.ruling, ruling, "{cell:?}: {}", verdict.sentence);
+    }
 }
 
 #[test]

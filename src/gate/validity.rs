@@ -71,6 +71,7 @@ pub(super) fn reasons(comparison: &Comparison, policy: &GatePolicy, arm: &ArmCom
         untreated(&comparison.baseline, arm, &mut reasons);
     }
     noise(comparison, &mut reasons);
+    repeats(comparison, &arm.summary, &mut reasons);
     reasons
 }
 
@@ -347,11 +348,29 @@ fn noise(comparison: &Comparison, reasons: &mut Vec<String>) {
         }
         (None, EngineKind::Server) => {
             let is_replica = |arm: &ArmComparison| !is_treated(&comparison.baseline, arm);
-            if !comparison.candidates.iter().any(is_replica) {
+            // One quantized cache under two names shows the noise of the server, too.
+            let is_repeated = comparison.repeats.iter().any(|repeat| repeat.pairs > 0);
+            if !is_repeated && !comparison.candidates.iter().any(is_replica) {
                 reasons.push("the server's own noise is not known: no A/A arm (the baseline run twice)".into());
             }
         }
         (None, EngineKind::Embedded | EngineKind::Scripted) => {}
+    }
+}
+
+/// One cache under two names has one result on a deterministic engine.
+fn repeats(comparison: &Comparison, arm: &ArmSummary, reasons: &mut Vec<String>) {
+    let name = &arm.arm.name;
+    for repeat in
+        comparison.repeats.iter().filter(|it| is_deterministic(arm) && (it.first == *name || it.second == *name))
+    {
+        let differing = (repeat.regressions + repeat.fixes).max(repeat.different_outputs).max(repeat.nll_different);
+        if differing > 0 {
+            reasons.push(format!(
+                "`{}` and `{}` are one cache under two names on a deterministic engine, and yet {differing} of their results differ",
+                repeat.first, repeat.second
+            ));
+        }
     }
 }
 

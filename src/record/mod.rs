@@ -1,7 +1,8 @@
 //! The run record: what is on disk, the waist of the pipeline.
 //!
 //! A run folder holds `run.json` (the arms that were asked for, the gate in effect) and one directory per arm: `manifest.json` (what was asked, what is in effect, status), `samples.jsonl` (append-only journal,
-//! one JSON object + TAB + CRC32C in hex per line) and `events.jsonl`. Everything else is derived and can be made again.
+//! one JSON object + TAB + CRC32C in hex per line) and `events.jsonl`. `confirm/` holds
+//! a run folder of its own for each bin that was asked again on fresh seeds. Everything else is derived and can be made again.
 //!
 //! The rules of the store: one writer at a time (`run.lock`), a whole line or none (a torn last line is cut off when the
 //! run is opened again), damage in the middle is set aside and said, never skipped; requests are asked at least once,
@@ -31,5 +32,7 @@ pub const SAMPLES_FILE: &str = "samples.jsonl";
 pub const EVENTS_FILE: &str = "events.jsonl";
 /// Name of the plan in a run folder.
 pub const RUN_FILE: &str = "run.json";
+/// Folder in a run folder with one run folder per bin that was asked again, named like the bin.
+pub const CONFIRM_DIR: &str = "confirm";
 /// Name of the file that the one writer keeps locked.
 pub const LOCK_FILE: &str = "run.lock";

@@ -12,15 +12,16 @@ use serde::{Deserialize, Serialize};
 use crate::record::journal;
 use crate::record::manifest::{Difference, FormatVersion};
 use crate::record::storage::{self, Disk, Lock, Storage};
-use crate::record::{LOCK_FILE, RUN_FILE, RecordError};
+use crate::record::{CONFIRM_DIR, LOCK_FILE, RUN_FILE, RecordError};
 use crate::setup::Arm;
 use crate::suite::{GatePolicy, Suite};
 
 /// Version of `run.json`. Readers accept an older one and refuse a newer one, minor or major: it may hold a rule of the gate
 /// that this version would leave out.
 ///
-/// Changelog: 1.0 first version; 1.1 `settings` of an arm.
-pub const RUN_FORMAT: FormatVersion = FormatVersion { major: 1, minor: 1 };
+/// Changelog: 1.0 first version; 1.1 `settings` of an arm; 1.2 `confirm`, the relative guard and, for single cells,
+/// tiers and all thresholds of the gate.
+pub const RUN_FORMAT: FormatVersion = FormatVersion { major: 1, minor: 2 };
 
 /// Most arms of one run: more than a report can show side by side.
 pub const MAX_ARMS: usize = 64;
@@ -204,7 +205,7 @@ fn check_arms(arms: &[Arm]) -> Result<(), String> {
         let name = &arm.name;
         let is_dots = name.chars().all(|c| c == '.');
         let is_illegal = |c: char| c.is_control() || "/\\:".contains(c);
-        if is_dots || name.len() > MAX_ARM_NAME_BYTES || name.chars().any(is_illegal) {
+        if is_dots || name.len() > MAX_ARM_NAME_BYTES || name == CONFIRM_DIR || name.chars().any(is_illegal) {
             return Err(format!("{name:?} is no name of an arm"));
         }
         if arms[..index].iter().any(|other| other.name == *name) {
@@ -282,7 +283,7 @@ mod tests {
             RunFile::read(dir.path())
         };
         assert!(read(&|_| ()).is_ok());
-        for name in ["", ".", "..", "../x", "a/b", "a\\b", "a\nb", "c:x", "bfloat16", &"x".repeat(200)] {
+        for name in ["", ".", "..", "confirm", "../x", "a/b", "a\\b", "a\nb", "c:x", "bfloat16", &"x".repeat(200)] {
             let refused = read(&|value| value["arms"][1]["name"] = name.into());
             assert!(matches!(refused, Err(RecordError::Malformed { .. })), "{name:?}");
         }

@@ -69,6 +69,7 @@ macro_rules! section {
 /// All sections, in reading order: the verdict first, what it rests on after it, how to make it again last.
 static SECTIONS: &[Section] = &[
     section!(verdict, "verdict", "Verdict"),
+    section!(confirmation, "confirmation", "Asked again on fresh seeds"),
     section!(in_effect, "in-effect", "Requested against in effect"),
     section!(kv_record, "kv-record", "KV quantization record"),
     section!(quality, "quality", "Quality per bin"),

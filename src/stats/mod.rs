@@ -13,6 +13,7 @@ pub mod mcnemar;
 pub mod normal;
 pub mod paired;
 pub mod permutation;
+pub mod power;
 pub mod proportion;
 pub mod resample;
 pub mod sample_size;

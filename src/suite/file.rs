@@ -10,7 +10,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use super::custom::{check_scorer, of_params};
-use super::{BinPlan, CellPolicy, CustomFile, GatePolicy, Suite, SuiteError, TaskGroup, TaskPlan};
+use super::gate_file::GateFile;
+use super::{BinPlan, CustomFile, GatePolicy, Suite, SuiteError, TaskPlan};
 use crate::sample::{Bin, Language};
 use crate::scorers::SCORERS;
 use crate::tasks::{self, Ground, PerBin, perturbations};
@@ -130,33 +131,6 @@ enum Length {
     Text(String),
 }
 
-/// How results are judged. Shares are percentages, differences are points.
-#[derive(Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct GateFile {
-    /// Error rate over all cells of a run. Default 0.05.
-    alpha: Option<f64>,
-    /// A smaller net drop never fails, in points. Default 2.
-    min_effect: Option<f64>,
-    /// A pass needs the upper limit of the drop below this, in points. Default 5.
-    margin: Option<f64>,
-    /// Pairs below which a cell is not judged. Default 20.
-    min_pairs: Option<u32>,
-    /// Texts below which a cell with shared texts is not judged. Default 10.
-    min_haystacks: Option<u32>,
-    /// Accuracy of the baseline below which a cell has no power, in percent. Default 60.
-    baseline_floor: Option<f64>,
-    /// Least share of valid items per arm, in percent. Default 98.
-    min_valid_share: Option<f64>,
-    /// The rate of a symptom has to rise by so many points. Default 2.
-    symptom_min_rise: Option<f64>,
-    /// And by so many items. Default 3.
-    symptom_min_items: Option<u32>,
-    /// Exceptions, by `group` or `group/bin`, for example `retrieval/32K`.
-    #[serde(default)]
-    cells: BTreeMap<String, CellPolicy>,
-}
-
 fn format_version(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "const": SCHEMA_VERSION })
 }
@@ -248,23 +222,14 @@ pub(super) fn check_items(suite: &Suite, origin: &str) -> Result<(), SuiteError>
     Checker { origin, folder: None }.limit("items", suite.bins.iter().map(of_bin).sum(), MAX_ITEMS)
 }
 
-/// The policy that a `[gate]` table, in the spelling of suite files, makes of the suite's own.
-pub(super) fn gate(table: &toml::Table, origin: &str, suite: &Suite) -> Result<GatePolicy, SuiteError> {
-    let file: GateFile = table.clone().try_into().map_err(|error: toml::de::Error| SuiteError::Syntax {
-        origin: format!("{origin}, [gate]"),
-        line: 1,
-        message: error.message().to_owned(),
-    })?;
-    Checker { origin, folder: None }.gate(file, &suite.bins, &suite.tasks, &suite.gate)
-}
-
-struct Checker<'a> {
-    origin: &'a str,
-    folder: Option<&'a Path>,
+/// Checks what a file says; `origin` is the file.
+pub(super) struct Checker<'a> {
+    pub(super) origin: &'a str,
+    pub(super) folder: Option<&'a Path>,
 }
 
 impl Checker<'_> {
-    fn invalid(&self, key: &str, message: impl Into<String>) -> SuiteError {
+    pub(super) fn invalid(&self, key: &str, message: impl Into<String>) -> SuiteError {
         SuiteError::Invalid { origin: self.origin.into(), key: key.into(), message: message.into() }
     }
 
@@ -410,35 +375,6 @@ impl Checker<'_> {
         of_params(&plan.params, folder, plan.scorer.as_deref(), windows)
     }
 
-    /// A percentage as a share.
-    fn share(&self, key: &str, percent: Option<f64>, default: f64) -> Result<f64, SuiteError> {
-        match percent {
-            None => Ok(default),
-            Some(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
-            Some(percent) => Err(self.invalid(&format!("gate.{key}"), format!("{percent} is not between 0 and 100"))),
-        }
-    }
-
-    /// A drop in points as a share. Nothing is below a margin of 0, and everything is below 100.
-    fn margin(&self, key: &str, points: Option<f64>, default: f64) -> Result<f64, SuiteError> {
-        match points {
-            Some(points) if !(points > 0.0 && points < 100.0) => {
-                let message = format!("{points} is not between 0 and 100 points, without these two");
-                Err(self.invalid(&format!("gate.{key}"), message))
-            }
-            points => self.share(key, points, default),
-        }
-    }
-
-    fn at_least_one(&self, key: &str, count: Option<u32>, default: u32) -> Result<u32, SuiteError> {
-        match count {
-            Some(0) => {
-                Err(self.invalid(&format!("gate.{key}"), "0 would judge cells without evidence; 1 is the least"))
-            }
-            count => Ok(count.unwrap_or(default)),
-        }
-    }
-
     /// A task's own numbers of items, by bin; a bin that the task is not asked in is an error.
     fn samples(&self, key: &str, given: Option<&PerBin<u32>>, bins: &[Bin]) -> Result<BTreeMap<Bin, u32>, SuiteError> {
         let mut samples = BTreeMap::new();
@@ -455,72 +391,5 @@ impl Checker<'_> {
             };
         }
         Ok(samples)
-    }
-
-    /// The gate of `file` on top of `default`; exceptions of the same cell replace each other.
-    fn gate(
-        &self,
-        file: GateFile,
-        bins: &[BinPlan],
-        tasks: &[TaskPlan],
-        default: &GatePolicy,
-    ) -> Result<GatePolicy, SuiteError> {
-        let alpha = file.alpha.unwrap_or(default.alpha);
-        if !(alpha > 0.0 && alpha < 0.5) {
-            return Err(self.invalid("gate.alpha", format!("{alpha} is not between 0 and 0.5")));
-        }
-        if file.min_valid_share == Some(0.0) {
-            let message = "0 would judge a run without a valid answer; a share above 0 is needed";
-            return Err(self.invalid("gate.min_valid_share", message));
-        }
-        let mut cells = default.cells.clone();
-        for (cell, policy) in file.cells {
-            self.cell_key(&cell, bins, tasks)?;
-            let key = |field: &str| format!("cells.\"{cell}\".{field}");
-            let share = |field: &str, percent: Option<f64>| -> Result<Option<f64>, SuiteError> {
-                percent.map(|percent| self.share(&key(field), Some(percent), 0.0)).transpose()
-            };
-            let max_drop =
-                policy.max_drop.map(|points| self.margin(&key("max_drop"), Some(points), 0.0)).transpose()?;
-            let policy =
-                CellPolicy { max_drop, min_effect: share("min_effect", policy.min_effect)?, required: policy.required };
-            cells.insert(cell, policy);
-        }
-        Ok(GatePolicy {
-            alpha,
-            min_effect: self.share("min_effect", file.min_effect, default.min_effect)?,
-            margin: self.margin("margin", file.margin, default.margin)?,
-            min_pairs: self.at_least_one("min_pairs", file.min_pairs, default.min_pairs)?,
-            min_haystacks: self.at_least_one("min_haystacks", file.min_haystacks, default.min_haystacks)?,
-            baseline_floor: self.share("baseline_floor", file.baseline_floor, default.baseline_floor)?,
-            min_valid_share: self.share("min_valid_share", file.min_valid_share, default.min_valid_share)?,
-            symptom_min_rise: self.share("symptom_min_rise", file.symptom_min_rise, default.symptom_min_rise)?,
-            symptom_min_items: file.symptom_min_items.unwrap_or(default.symptom_min_items),
-            cells,
-        })
-    }
-
-    /// `group` or `group/bin`, both asked in this suite: an exception for nothing would silently never hold.
-    fn cell_key(&self, cell: &str, bins: &[BinPlan], tasks: &[TaskPlan]) -> Result<(), SuiteError> {
-        let unknown = |what, part: &str, known: Vec<String>| SuiteError::UnknownCell {
-            origin: self.origin.into(),
-            cell: cell.into(),
-            what,
-            part: part.into(),
-            known,
-        };
-        let (group, bin) = cell.split_once('/').map_or((cell, None), |(group, bin)| (group, Some(bin)));
-        let mut groups: Vec<String> =
-            tasks.iter().map(|plan| TaskGroup::of_task(&plan.task).name().to_owned()).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        if !groups.iter().any(|known| known == group) {
-            return Err(unknown("task group", group, groups));
-        }
-        let names: Vec<String> = bins.iter().map(|plan| plan.bin.to_string()).collect();
-        match bin {
-            Some(bin) if !names.iter().any(|name| name == bin) => Err(unknown("bin", bin, names)),
-            _ => Ok(()),
-        }
     }
 }

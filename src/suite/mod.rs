@@ -6,19 +6,21 @@
 mod custom;
 mod error;
 mod file;
+mod gate_file;
 mod plan;
+mod policy;
 mod select;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub use custom::CustomFile;
 pub use error::SuiteError;
 pub use file::{SCHEMA_VERSION, json_schema};
+pub use policy::{CellPolicy, GatePolicy, Tier};
 
 use crate::rng::hash_name;
 use crate::sample::{Bin, Language, VariantOf};
@@ -94,7 +96,7 @@ impl Suite {
     /// # Errors
     /// When a key or value is not one of a gate, or names a cell that the suite does not have.
     pub fn with_gate(self, gate: &toml::Table, origin: &str) -> Result<Self, SuiteError> {
-        Ok(Self { gate: file::gate(gate, origin, &self)?, ..self })
+        Ok(Self { gate: gate_file::gate(gate, origin, &self)?, ..self })
     }
 
     /// The suite with `text` as the filler of its documents of prose, which makes all its items other ones.
@@ -208,62 +210,6 @@ impl TaskPlan {
             None => own.unwrap_or(bin.samples),
         }
     }
-}
-
-/// How a comparison is judged. Percentages of the file are shares here: 5 points = 0.05.
-/// It is stored with a run (`run.json`), so another field here is another version there.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GatePolicy {
-    /// Family-wise error rate over all cells of the run.
-    pub alpha: f64,
-    /// A smaller net drop never fails.
-    pub min_effect: f64,
-    /// PASS needs the upper limit of the drop below this.
-    pub margin: f64,
-    /// Pairs below which a cell is not judged.
-    pub min_pairs: u32,
-    /// Haystacks below which a clustered cell is not judged.
-    pub min_haystacks: u32,
-    /// Baseline accuracy below which a cell has no power.
-    pub baseline_floor: f64,
-    /// Least share of valid items per arm.
-    pub min_valid_share: f64,
-    /// A detector rate has to rise by this much …
-    pub symptom_min_rise: f64,
-    /// … and by this many items.
-    pub symptom_min_items: u32,
-    /// Exceptions per judged cell: key `group` or `group/bin`, for example `retrieval/32K`.
-    pub cells: BTreeMap<String, CellPolicy>,
-}
-
-impl Default for GatePolicy {
-    fn default() -> Self {
-        Self {
-            alpha: 0.05,
-            min_effect: 0.02,
-            margin: 0.05,
-            min_pairs: 20,
-            min_haystacks: 10,
-            baseline_floor: 0.60,
-            min_valid_share: 0.98,
-            symptom_min_rise: 0.02,
-            symptom_min_items: 3,
-            cells: BTreeMap::new(),
-        }
-    }
-}
-
-/// Exceptions for one judged cell.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CellPolicy {
-    /// Replaces `margin` (share).
-    pub max_drop: Option<f64>,
-    /// Replaces `min_effect` (share).
-    pub min_effect: Option<f64>,
-    /// `false`: shown, never fails the run.
-    pub required: Option<bool>,
 }
 
 /// Everything a run has to ask, in order: shortest bin first.

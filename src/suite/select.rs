@@ -61,11 +61,11 @@ impl Suite {
         if selected.bins.is_empty() {
             return Err(SuiteError::NothingSelected { origin: self.origin() });
         }
-        let groups: Vec<&str> = selected.tasks.iter().map(|plan| TaskGroup::of_task(&plan.task).name()).collect();
-        let names: Vec<String> = selected.bins.iter().map(|plan| plan.bin.to_string()).collect();
+        let tasks = &selected.tasks;
         selected.gate.cells.retain(|cell, _| {
             let (group, bin) = cell.split_once('/').map_or((cell.as_str(), None), |(group, bin)| (group, Some(bin)));
-            groups.contains(&group) && bin.is_none_or(|bin| names.iter().any(|name| name == bin))
+            let mut of_group = tasks.iter().filter(|plan| TaskGroup::of_task(&plan.task).name() == group);
+            of_group.any(|plan| bin.is_none_or(|bin| plan.bins.iter().any(|known| known.to_string() == bin)))
         });
         check_items(&selected, &self.origin())?;
         Ok(selected)

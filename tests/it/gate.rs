@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use kvgauge::compare::{Answered, Comparison, Delta, GroupDelta, compare};
-use kvgauge::gate::{Ruling, judge};
+use kvgauge::gate::{Ruling, confirmed, judge};
 use kvgauge::record::Record;
 use kvgauge::record::manifest::{FORMAT, Manifest, RunStatus};
 use kvgauge::record::samples::SampleRecord;
@@ -12,12 +12,12 @@ use kvgauge::rng::Rng;
 use kvgauge::sample::{Bin, Completion, FinishReason, Language, Outcome, Score, Timing};
 use kvgauge::setup::{Arm, Evidence, ModelIdentity, Resolved};
 use kvgauge::stats::mcnemar;
-use kvgauge::stats::paired::tango_95;
+use kvgauge::stats::paired::{Cluster, DropLimits, clustered_95, tango_95};
 use kvgauge::suite::{GatePolicy, TaskGroup};
 
 const NIGHTS: u32 = 2_000;
 
-fn record(arm: Arm, samples: Vec<SampleRecord>) -> Record {
+pub(crate) fn record(arm: Arm, samples: Vec<SampleRecord>) -> Record {
     let dtype = arm.kv_cache_dtype.clone();
     let bytes = if dtype == "bfloat16" { 64.0 } else { 32.0 };
     let manifest = Manifest {
@@ -54,7 +54,7 @@ fn record(arm: Arm, samples: Vec<SampleRecord>) -> Record {
     Record { manifest, samples }
 }
 
-fn sample(bin: Bin, index: u32, per_haystack: u32, right: bool, answer_nll: f64) -> SampleRecord {
+pub(crate) fn sample(bin: Bin, index: u32, per_haystack: u32, right: bool, answer_nll: f64) -> SampleRecord {
     SampleRecord {
         item_id: format!("{bin}-{index}"),
         task: "needle".into(),
@@ -105,9 +105,13 @@ fn shell() -> Comparison {
     comparison
 }
 
+fn bin_of(index: u32) -> Bin {
+    Bin(512 << (index / 3))
+}
+
 /// What `compare` makes of `n` unclustered pairs with these flips, on a baseline that is otherwise right.
 fn cell(index: u32, n: u64, b: u64, c: u64) -> GroupDelta {
-    let bin = Bin(512 << (index / 3));
+    let bin = bin_of(index);
     let group = [TaskGroup::Retrieval, TaskGroup::Tracing, TaskGroup::Structure][index as usize % 3];
     let limits = tango_95(n as f64, b as f64, c as f64).expect("b + c ≤ n");
     let delta = Delta {
@@ -213,75 +217,147 @@ fn a_drop_of_the_margin_hardly_ever_passes() {
     assert!(both < 0.001, "five damaged cells: {both}");
 }
 
-/// The smallest number of changes for the worse that is significant among `discordant`.
-fn critical(discordant: u64, alpha: f64) -> u64 {
-    (0..=discordant).find(|&b| mcnemar::one_sided(b, discordant - b) < alpha).unwrap_or(discordant + 1)
-}
-
-/// Exact probability that the one-sided test rejects.
-fn exact_power(n: u64, psi: f64, delta: f64, alpha: f64) -> f64 {
-    let worse = (psi + delta) / 2.0 / psi;
-    let mut ln_choose_n = 0.0;
-    let mut power = 0.0;
-    for discordant in 0..=n {
-        let weight = (ln_choose_n + discordant as f64 * psi.ln() + (n - discordant) as f64 * (1.0 - psi).ln()).exp();
-        ln_choose_n += ((n - discordant) as f64 / (discordant + 1) as f64).ln();
-        if weight > 1e-12 {
-            power += weight * binomial_tail(discordant, worse, critical(discordant, alpha));
-        }
-    }
-    power
-}
-
-/// P[Binomial(n, p) ≥ k].
-fn binomial_tail(n: u64, p: f64, k: u64) -> f64 {
-    let (mut ln_choose, mut tail) = (0.0, 0.0);
-    for i in 0..=n {
-        if i >= k {
-            let better = if p < 1.0 {
-                (n - i) as f64 * (1.0 - p).ln()
-            } else if i == n {
-                0.0
-            } else {
-                f64::NEG_INFINITY
-            };
-            tail += (ln_choose + i as f64 * p.ln() + better).exp();
-        }
-        ln_choose += ((n - i) as f64 / (i + 1) as f64).ln();
-    }
-    tail
-}
-
-#[test]
-fn exact_power_and_size_equal_the_table() {
-    for (psi, n, power) in POWER {
-        let exact = exact_power(n, psi, 0.05, 0.05);
-        assert!((exact - power).abs() < 0.0006, "ψ {psi}, n {n}: {exact} instead of {power}");
-    }
-    for (psi, at_100, at_200) in [(0.05, 0.012, 0.023), (0.10, 0.023, 0.032), (0.20, 0.033, 0.037)] {
-        for (n, size) in [(100, at_100), (200, at_200)] {
-            let exact = exact_power(n, psi, 0.0, 0.05);
-            assert!((exact - size).abs() < 0.0006, "ψ {psi}, n {n}: {exact} instead of {size}");
-        }
-    }
-}
-
-#[test]
-fn pairs_for_80_and_95_percent_power_equal_the_table() {
-    // The first Holm step over m cells tests at 0.05 / m; numbers on a grid of 20 pairs.
-    let table = [
-        (1.0, [(0.05, 140, 200), (0.10, 280, 440), (0.20, 540, 900)]),
-        (5.0, [(0.05, 180, 240), (0.10, 420, 640), (0.20, 840, 1300)]),
-        (15.0, [(0.05, 240, 300), (0.10, 520, 760), (0.20, 1040, 1540)]),
-    ];
-    for (cells, rows) in table {
-        for (psi, at_80, at_95) in rows {
-            for (pairs, power) in [(at_80, 0.80), (at_95, 0.95)] {
-                let (here, before) =
-                    (exact_power(pairs, psi, 0.05, 0.05 / cells), exact_power(pairs - 20, psi, 0.05, 0.05 / cells));
-                assert!(here >= power && before < power, "ψ {psi}, {cells} cells, {pairs} pairs: {here}, {before}");
+/// Exact probability that an interval of `n` pairs holds the true drop, over all tables.
+fn coverage(n: u64, worse: f64, better: f64, holds: impl Fn(DropLimits, f64) -> bool) -> f64 {
+    let same = 1.0 - worse - better;
+    let ln_factorial: Vec<f64> = (0..=n)
+        .scan(0.0, |sum, i| {
+            *sum += (i.max(1) as f64).ln();
+            Some(*sum)
+        })
+        .collect();
+    let power = |share: f64, count: u64| if count == 0 { 0.0 } else { count as f64 * share.ln() };
+    let mut covered = 0.0;
+    for b in 0..=n {
+        for c in 0..=n - b {
+            let rest = n - b - c;
+            let choose =
+                ln_factorial[n as usize] - [b, c, rest].iter().map(|count| ln_factorial[*count as usize]).sum::<f64>();
+            let weight = (choose + power(worse, b) + power(better, c) + power(same, rest)).exp();
+            if weight > 1e-9 {
+                let limits = tango_95(n as f64, b as f64, c as f64).expect("b + c ≤ n");
+                covered += if holds(limits, worse - better) { weight } else { 0.0 };
             }
         }
+    }
+    covered
+}
+
+#[test]
+fn tangos_interval_holds_the_true_drop_as_often_as_it_says() {
+    for n in [52, 100, 200] {
+        for psi in [0.05, 0.10, 0.20] {
+            for delta in [0.0, 0.03, 0.05] {
+                let (worse, better) = ((psi + delta) / 2.0, (psi - delta) / 2.0);
+                let two_sided = coverage(n, worse, better, |limits, drop| limits.low <= drop && drop <= limits.high);
+                assert!(two_sided > 0.93, "n {n}, ψ {psi}, δ {delta}: {two_sided}");
+                let upper = coverage(n, worse, better, |limits, drop| drop <= limits.upper);
+                assert!(upper > 0.93, "n {n}, ψ {psi}, δ {delta}: upper {upper}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_clustered_interval_holds_the_true_drop_as_often_as_it_says() {
+    // (haystacks, share of haystacks that change as a whole for the worse, for the better, single changes for the worse)
+    for (haystacks, worse, better, single) in [(40, 0.05, 0.05, 0.0), (60, 0.10, 0.02, 0.0), (40, 0.04, 0.04, 0.05)] {
+        let mut rng = Rng::from_name(&["coverage", &format!("{haystacks} {worse} {better} {single}")]);
+        let truth = worse - better + (1.0 - worse - better) * single;
+        let mut covered = 0;
+        for _ in 0..NIGHTS {
+            let (mut clusters, mut b, mut c) = (Vec::new(), 0, 0);
+            for _ in 0..haystacks {
+                let draw = rng.unit();
+                let changes: [i64; 4] = if draw < worse {
+                    [1; 4]
+                } else if draw < worse + better {
+                    [-1; 4]
+                } else {
+                    std::array::from_fn(|_| i64::from(rng.unit() < single))
+                };
+                b += changes.iter().filter(|change| **change > 0).count() as u64;
+                c += changes.iter().filter(|change| **change < 0).count() as u64;
+                clusters.push(Cluster { sum: changes.iter().sum::<i64>() as f64, size: 4 });
+            }
+            let limits = clustered_95(&clusters, b, c).expect("there are observations");
+            covered += u32::from(limits.low <= truth && truth <= limits.high);
+        }
+        let covered = f64::from(covered) / f64::from(NIGHTS);
+        assert!(covered >= 0.95 - 3.0 * standard_error(0.95), "{haystacks} {worse} {better} {single}: {covered}");
+    }
+}
+
+/// Share of nights that fail after what fails was asked again.
+fn confirmed_share(cells: u32, n: u64, worse: f64, better: f64) -> f64 {
+    let policy = GatePolicy { confirm: true, ..GatePolicy::default() };
+    let mut first = shell();
+    first.bins = (0..cells).map(bin_of).collect();
+    let mut again = first.clone();
+    let mut rng = Rng::from_name(&["confirmed nights", &format!("{cells} {n} {worse} {better}")]);
+    let mut night = |comparison: &mut Comparison| {
+        comparison.candidates[0].groups = (0..cells)
+            .map(|index| {
+                let (b, c) = flips(&mut rng, n, worse, better);
+                cell(index, n, b, c)
+            })
+            .collect();
+    };
+    let mut failed = 0;
+    for _ in 0..NIGHTS {
+        night(&mut first);
+        night(&mut again);
+        let verdict = judge(&first, &policy).expect("the default policy fits every run");
+        let verdict = confirmed(&first, &policy, verdict, std::slice::from_ref(&again)).expect("every bin is there");
+        failed += u32::from(verdict.ruling == Ruling::Regressed);
+    }
+    f64::from(failed) / f64::from(NIGHTS)
+}
+
+#[test]
+fn a_confirmed_alarm_is_as_rare_as_two_of_them() {
+    for (flip_rate, cells) in [(0.05, 5), (0.20, 15)] {
+        let alarms = confirmed_share(cells, 200, flip_rate / 2.0, flip_rate / 2.0);
+        // α², with α itself as an upper limit of what the first run lets through.
+        assert!(alarms <= 0.0025 + 3.0 * standard_error(0.0025), "ψ {flip_rate}, {cells} cells: {alarms}");
+    }
+    // One cell, asked again as one cell: the power is the square of the table's.
+    for (psi, n, power) in [(0.05, 200, 0.974), (0.10, 500, 0.970), (0.10, 200, 0.674)] {
+        let found = confirmed_share(1, n, (psi + 0.05) / 2.0, (psi - 0.05) / 2.0);
+        let wanted = power * power;
+        assert!((found - wanted).abs() <= 3.0 * standard_error(wanted) + 0.001, "ψ {psi}, n {n}: {found} not {wanted}");
+    }
+}
+
+#[test]
+fn the_verdict_does_not_depend_on_the_order_of_samples_and_mirrors_when_arms_are_swapped() {
+    let mut rng = Rng::from_name(&["order and sides"]);
+    let (base, arm) = clustered_night(&mut rng, 30, 0.20, 0.05);
+    let judged = |base: &Record, arm: &Record| {
+        let comparison = compare(base, None, std::slice::from_ref(arm)).unwrap();
+        let verdict = judge(&comparison, &GatePolicy::default()).unwrap();
+        (comparison, verdict)
+    };
+    let (comparison, verdict) = judged(&base, &arm);
+    let turned = |record: &Record| {
+        let mut samples = record.samples.clone();
+        samples.reverse();
+        samples.rotate_left(77);
+        Record { manifest: record.manifest.clone(), samples }
+    };
+    assert_eq!(judged(&turned(&base), &turned(&arm)), (comparison.clone(), verdict));
+    let swapped = compare(
+        &record(Arm::baseline("bfloat16"), arm.samples.clone()),
+        None,
+        &[record(Arm::candidate("fp8_e4m3"), base.samples.clone())],
+    );
+    let swapped = swapped.unwrap();
+    for (one, other) in comparison.candidates[0].groups.iter().zip(&swapped.candidates[0].groups) {
+        let (one, other) = (&one.delta, &other.delta);
+        assert_eq!((one.regressions, one.fixes), (other.fixes, other.regressions));
+        assert!((one.delta.unwrap() + other.delta.unwrap()).abs() < 1e-12);
+        let (interval, mirrored) = (one.interval.unwrap(), other.interval.unwrap());
+        assert!((interval.0 + mirrored.1).abs() < 1e-9 && (interval.1 + mirrored.0).abs() < 1e-9);
     }
 }
 

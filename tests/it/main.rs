@@ -26,6 +26,8 @@ mod model_store;
 mod openai;
 // The journal: cuts, flips, resumes, locks.
 mod record;
+// A collapse in one bin and a loss in every bin, from counts to the page.
+mod recorded_cases;
 // The page and the other documents.
 mod report;
 // The default model against another engine's numbers, where it is in the cache.

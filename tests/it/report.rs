@@ -106,6 +106,7 @@ fn sections_are_in_reading_order_and_the_verdict_is_first() {
     let html = html();
     let ids = [
         "verdict",
+        "confirmation",
         "in-effect",
         "kv-record",
         "quality",

@@ -9,6 +9,8 @@ use kvgauge::units::{parse_bytes, parse_token_count};
 const MAX_LENGTH: u32 = 1 << 24;
 /// Smaller is no GPU but a missing unit: `24` is 24 bytes.
 const MIN_GPU_BYTES: u64 = 1 << 28;
+/// As many as a suite may ask in a cell by many tasks: the exact sum over more takes minutes.
+const MAX_PAIRS: u64 = 1_000_000;
 /// Cells of a gate; far above the bins, groups and arms of any run.
 const MAX_CELLS_PER_KIND: i64 = 1000;
 
@@ -130,15 +132,18 @@ pub(crate) struct PowerArgs {
     /// Candidates that are judged
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_CELLS_PER_KIND))]
     pub(crate) arms: u32,
-    /// Take flip rates, cells and margins from a run instead
-    #[arg(long, value_name = "RUN_DIR", conflicts_with_all = ["flip_rate", "margin", "bins", "groups", "arms"])]
+    /// Say what so many pairs per cell are worth
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_PAIRS))]
+    pub(crate) pairs: Option<u64>,
+    /// Take flip rates, cells, margins and pairs from a run instead
+    #[arg(long, value_name = "RUN_DIR", conflicts_with_all = ["flip_rate", "margin", "bins", "groups", "arms", "pairs"])]
     pub(crate) from: Option<PathBuf>,
 }
 
 impl PowerArgs {
     /// Whether pairs are to be planned at all.
     pub(crate) fn is_asked(&self) -> bool {
-        self.power || self.from.is_some()
+        self.power || self.pairs.is_some() || self.from.is_some()
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use kvgauge::compare::compare;
 use kvgauge::gate::{CellVerdict, judge, margin_of_cell};
+use kvgauge::stats::power::{chance_drop, mcnemar_power, pairs_for_power};
 use kvgauge::stats::sample_size::{detect_drop, exclude_drop, exclude_drop_without_change};
 use kvgauge::suite::GatePolicy;
 use kvgauge::units::{format_percent, format_points};
@@ -47,13 +48,30 @@ struct CellPlan {
     flip_rate: Option<f64>,
     margin: f64,
     needs: Vec<Need>,
+    /// What so many pairs are worth, where a number was given or measured.
+    with_pairs: Option<Worth>,
+}
+
+/// What a number of pairs is worth in one cell.
+#[derive(Debug, Serialize)]
+struct Worth {
+    pairs: u64,
+    /// Probability that the drop is found.
+    power: Option<f64>,
+    /// Probability of an alarm without damage.
+    false_alarm: Option<f64>,
+    /// The same of a rule that looks at the observed drop alone and alarms from `drop` on, in any cell of the run.
+    false_alarm_without_a_test: Option<f64>,
 }
 
 /// Pairs at one power; `None` where no number suffices.
 #[derive(Debug, Serialize)]
 struct Need {
     power: f64,
+    /// By the normal approximation.
     to_find_the_drop: Option<u64>,
+    /// By the exact test, in steps of 20.
+    to_find_the_drop_exactly: Option<u64>,
     to_pass_without_a_drop: Option<u64>,
 }
 
@@ -63,6 +81,7 @@ pub(super) fn plan(args: &PowerArgs) -> Result<PowerPlan, Failure> {
             let cells = args.bins as usize * args.groups as usize * args.arms as usize;
             let policy = GatePolicy { margin: args.margin, ..GatePolicy::default() };
             let needs = needs(&policy, cells, args.flip_rate, args.drop, args.margin);
+            let with_pairs = args.pairs.map(|pairs| worth(&policy, cells, args.flip_rate, args.drop, pairs));
             let row = CellPlan {
                 arm: None,
                 bin: None,
@@ -71,6 +90,7 @@ pub(super) fn plan(args: &PowerArgs) -> Result<PowerPlan, Failure> {
                 flip_rate: Some(args.flip_rate),
                 margin: args.margin,
                 needs,
+                with_pairs,
             };
             let (alpha, min_pairs) = (policy.alpha, policy.min_pairs);
             Ok(PowerPlan { alpha, cells, min_pairs, drop: args.drop, rows: vec![row] })
@@ -98,6 +118,7 @@ fn of_run(run_dir: &Path, drop: f64) -> Result<PowerPlan, Failure> {
             measured_pairs: Some(delta.pairs),
             flip_rate,
             margin,
+            with_pairs: flip_rate.map(|rate| worth(&policy, cells, rate, drop, delta.pairs)),
             needs: flip_rate.map_or_else(Vec::new, |rate| needs(&policy, cells, rate, drop, margin)),
         }
     };
@@ -110,12 +131,26 @@ fn of_run(run_dir: &Path, drop: f64) -> Result<PowerPlan, Failure> {
     Ok(PowerPlan { alpha: policy.alpha, cells, min_pairs: policy.min_pairs, drop, rows })
 }
 
+fn worth(policy: &GatePolicy, cells: usize, flip_rate: f64, drop: f64, pairs: u64) -> Worth {
+    let alpha = policy.alpha / cells as f64;
+    let is_judged = pairs >= u64::from(policy.min_pairs);
+    let judged = |probability: Option<f64>| if is_judged { probability } else { Some(0.0) };
+    Worth {
+        pairs,
+        power: judged(mcnemar_power(pairs, flip_rate + drop, drop, alpha)),
+        false_alarm: judged(mcnemar_power(pairs, flip_rate, 0.0, alpha)),
+        false_alarm_without_a_test: chance_drop(pairs, flip_rate, drop).map(|one| 1.0 - (1.0 - one).powf(cells as f64)),
+    }
+}
+
 fn needs(policy: &GatePolicy, cells: usize, flip_rate: f64, drop: f64, margin: f64) -> Vec<Need> {
     let at_least = |pairs: u64| pairs.max(u64::from(policy.min_pairs));
     let least = exclude_drop_without_change(margin, LIMIT_ALPHA);
     let need = |power: f64| Need {
         power,
         to_find_the_drop: detect_drop(flip_rate + drop, drop, policy.alpha / cells as f64, power).map(at_least),
+        to_find_the_drop_exactly: pairs_for_power(flip_rate + drop, drop, policy.alpha / cells as f64, power)
+            .map(at_least),
         to_pass_without_a_drop: exclude_drop(flip_rate, 0.0, margin, LIMIT_ALPHA, power)
             .zip(least)
             .map(|(pairs, least)| at_least(pairs.max(least))),
@@ -142,6 +177,7 @@ impl PowerPlan {
             "margin",
             "power",
             "to find the drop",
+            "by the exact test",
             "to pass without one",
         ];
         let mut table = table::empty(header.map(String::from).to_vec());
@@ -151,33 +187,59 @@ impl PowerPlan {
             }
         }
         text += &table::finished(table);
+        text += &self.worth_in_words();
         text += "Pairs that share a haystack say less: up to as many times the pairs as there are questions to a haystack.\n";
         text
+    }
+
+    /// One row per cell of which the number of pairs is known.
+    fn worth_in_words(&self) -> String {
+        let known: Vec<(&CellPlan, &Worth)> =
+            self.rows.iter().filter_map(|row| Some((row, row.with_pairs.as_ref()?))).collect();
+        if known.is_empty() {
+            return String::new();
+        }
+        let header = ["arm", "bin", "group", "pairs", "finds the drop", "false alarm", "without a test, any cell"];
+        let mut table = table::empty(header.map(String::from).to_vec());
+        let percent = |share: Option<f64>| share.map_or_else(|| "–".into(), format_percent);
+        for (row, worth) in known {
+            let mut cells = row.named()[..3].to_vec();
+            cells.push(worth.pairs.to_string());
+            cells.extend([worth.power, worth.false_alarm, worth.false_alarm_without_a_test].map(percent));
+            table.add_row(cells);
+        }
+        format!("\nwhat the pairs are worth, per cell by the exact test\n{}", table::finished(table))
     }
 }
 
 impl CellPlan {
-    /// One row per power; the cell is named in the first.
-    fn in_words(&self) -> Vec<Vec<String>> {
-        let of = |text: &Option<String>, otherwise: &str| text.clone().unwrap_or_else(|| otherwise.into());
-        let named = vec![
-            of(&self.arm, "each"),
-            of(&self.bin, "each"),
-            of(&self.group, "each"),
+    /// Arm, bin and group, and on what the figures rest.
+    fn named(&self) -> Vec<String> {
+        let of = |text: &Option<String>| text.clone().unwrap_or_else(|| "each".into());
+        vec![
+            of(&self.arm),
+            of(&self.bin),
+            of(&self.group),
             self.measured_pairs.map_or_else(|| "assumed".into(), |pairs| format!("{pairs} pairs")),
             self.flip_rate.map_or_else(|| "–".into(), format_percent),
             points(self.margin),
-        ];
+        ]
+    }
+
+    /// One row per power; the cell is named in the first.
+    fn in_words(&self) -> Vec<Vec<String>> {
+        let named = self.named();
         let pairs = |pairs: Option<u64>| pairs.map_or_else(|| "–".into(), |pairs| pairs.to_string());
         let mut rows: Vec<Vec<String>> = Vec::new();
         for need in &self.needs {
             let mut row = if rows.is_empty() { named.clone() } else { vec![String::new(); named.len()] };
             row.push(format!("{:.0} %", need.power * 100.0));
-            row.extend([pairs(need.to_find_the_drop), pairs(need.to_pass_without_a_drop)]);
+            let (about, exactly) = (need.to_find_the_drop, need.to_find_the_drop_exactly);
+            row.extend([about, exactly, need.to_pass_without_a_drop].map(pairs));
             rows.push(row);
         }
         if rows.is_empty() {
-            rows.push([named, vec!["–".into(); 3]].concat());
+            rows.push([named, vec!["–".into(); 4]].concat());
         }
         rows
     }
@@ -208,5 +270,21 @@ mod tests {
         assert_eq!(pairs(1, 0.0), [(122, 52), (168, 52), (211, 52)]);
         let (one, many) = (pairs(1, 0.02), pairs(30, 0.02));
         assert!(one.iter().zip(&many).all(|(one, many)| many.0 > one.0 && many.1 == one.1), "{one:?} {many:?}");
+    }
+
+    #[test]
+    fn the_exact_test_needs_what_its_table_says_and_pairs_are_worth_what_theirs_does() {
+        let policy = GatePolicy::default();
+        // Flips without damage, and the table's share of all changes with a drop of 5 points.
+        for (flip_rate, cells, at_80, at_95) in [(0.0, 1, 140, 200), (0.05, 5, 420, 640), (0.15, 15, 1040, 1540)] {
+            let needs = needs(&policy, cells, flip_rate, 0.05, 0.05);
+            let exactly = |need: &Need| need.to_find_the_drop_exactly.unwrap();
+            assert_eq!((exactly(&needs[0]), exactly(&needs[2])), (at_80, at_95), "{flip_rate} {cells}");
+        }
+        let worth = worth(&policy, 1, 0.05, 0.05, 200);
+        assert!((worth.power.unwrap() - 0.674).abs() < 0.0006 && (worth.false_alarm.unwrap() - 0.023).abs() < 0.0006);
+        let few = super::worth(&policy, 15, 0.05, 0.05, 19);
+        assert_eq!((few.power, few.false_alarm), (Some(0.0), Some(0.0)), "too few to be judged");
+        assert!(few.false_alarm_without_a_test.unwrap() > 0.9);
     }
 }

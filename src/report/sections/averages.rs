@@ -1,10 +1,8 @@
 //! What the average hides: the pooled mean beside the bins, the worst cells, and symptoms per bin.
 
-use std::cmp::Ordering;
-
 use minijinja::value::Value;
 
-use crate::compare::{ArmComparison, Comparison, DepthCell};
+use crate::compare::{ArmComparison, Comparison, MAX_WORST_CELLS, WorstCell};
 use crate::gate::ArmVerdict;
 use crate::report::ink;
 use crate::report::page::Page;
@@ -12,15 +10,14 @@ use crate::report::plot::{self, Stack};
 use crate::report::{ReportError, fields, figures};
 use crate::sample::{Bin, FindingKind};
 
-/// Worst cells shown: enough to see a pattern over depth or task.
-const MAX_WORST_CELLS: usize = 10;
-
 pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
     let comparison = page.input.comparison;
-    let arms: Vec<Value> = comparison.candidates.iter().map(|arm| arm_row(arm, &comparison.bins)).collect();
+    let judged = comparison.candidates.iter().zip(&page.input.verdict.arms);
+    let arms: Vec<Value> = judged.map(|(arm, verdict)| arm_row(arm, &comparison.bins, &verdict.findings)).collect();
     Ok((!arms.is_empty()).then_some(fields! {
         bins => comparison.bins.iter().map(ToString::to_string).collect::<Vec<_>>(),
         arms => arms,
+        curves => comparison.candidates.iter().filter_map(|arm| curve_row(arm, &comparison.bins)).collect::<Vec<_>>(),
         worst => worst_cells(comparison),
         legend => legend(comparison),
         charts => charts(page)?,
@@ -36,7 +33,7 @@ fn bin_delta(arm: &ArmComparison, bin: Bin) -> Option<f64> {
     (pairs > 0).then(|| net / pairs as f64)
 }
 
-fn arm_row(arm: &ArmComparison, bins: &[Bin]) -> Value {
+fn arm_row(arm: &ArmComparison, bins: &[Bin], findings: &[String]) -> Value {
     let deltas: Vec<Option<f64>> = bins.iter().map(|bin| bin_delta(arm, *bin)).collect();
     let known = bins.iter().zip(&deltas).filter_map(|(bin, delta)| delta.map(|delta| (*bin, delta)));
     let worst = known.min_by(|(_, a), (_, b)| a.total_cmp(b));
@@ -63,6 +60,7 @@ fn arm_row(arm: &ArmComparison, bins: &[Bin]) -> Value {
     fields! {
         name => arm.summary.arm.name,
         sentence => sentence,
+        findings => findings,
         pooled => figures::points(pooled),
         cells => cells,
         slope => arm.slope.as_ref().map_or_else(
@@ -78,41 +76,56 @@ fn arm_row(arm: &ArmComparison, bins: &[Bin]) -> Value {
 
 /// The largest drops of single task × bin × depth cells over all candidates.
 fn worst_cells(comparison: &Comparison) -> Vec<Value> {
-    let mut drops = Vec::new();
-    for arm in &comparison.candidates {
-        for after in &arm.summary.depth_cells {
-            let is_same = |before: &&DepthCell| {
-                before.task == after.task && before.bin == after.bin && before.slot_percent == after.slot_percent
-            };
-            let before = comparison.baseline.depth_cells.iter().find(is_same);
-            let shares = before
-                .and_then(|before| figures::share(before.right, before.n).zip(figures::share(after.right, after.n)));
-            if let Some((baseline, candidate)) = shares.filter(|(baseline, candidate)| candidate < baseline) {
-                drops.push((candidate - baseline, arm.summary.arm.name.as_str(), after, baseline, candidate));
-            }
-        }
-    }
-    drops.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| by_place(a.2, b.2)));
+    let of_arm = |arm: &'_ ArmComparison| {
+        arm.worst_cells.iter().map(|cell| (arm.summary.arm.name.clone(), cell.clone())).collect::<Vec<_>>()
+    };
+    let mut drops: Vec<(String, WorstCell)> = comparison.candidates.iter().flat_map(of_arm).collect();
+    // Stable: equal drops stay in the order of the arms.
+    drops.sort_by(|(_, a), (_, b)| a.delta().total_cmp(&b.delta()));
     drops.truncate(MAX_WORST_CELLS);
+    let share = |right: u64, cell: &WorstCell| figures::percent(figures::share(right, cell.pairs));
     drops
         .into_iter()
-        .map(|(delta, arm, cell, baseline, candidate)| {
+        .map(|(arm, cell)| {
             fields! {
                 arm => arm,
                 bin => cell.bin.to_string(),
                 task => cell.task,
                 depth => format!("{} %", cell.slot_percent),
-                n => figures::count(cell.n),
-                baseline => figures::percent(Some(baseline)),
-                candidate => figures::percent(Some(candidate)),
-                delta => figures::points(Some(delta)),
+                n => figures::count(cell.pairs),
+                baseline => share(cell.baseline_right, &cell),
+                candidate => share(cell.candidate_right, &cell),
+                delta => figures::points(Some(cell.delta())),
             }
         })
         .collect()
 }
 
-fn by_place(a: &DepthCell, b: &DepthCell) -> Ordering {
-    (b.bin, &a.task, a.slot_percent).cmp(&(a.bin, &b.task, b.slot_percent))
+/// Recovery of every bin and of the area, per arm.
+fn curve_row(arm: &ArmComparison, bins: &[Bin]) -> Option<Value> {
+    let curve = arm.curve.as_ref()?;
+    let of_bin = |bin: &Bin| {
+        let point = curve.points.iter().find(|point| point.bin == *bin);
+        figures::percent(point.and_then(|point| point.recovery))
+    };
+    let low =
+        curve.points.iter().filter_map(|point| Some((point.recovery?, point.bin))).min_by(|a, b| a.0.total_cmp(&b.0));
+    let sentence = match (curve.recovery, low) {
+        (Some(area), Some((least, bin))) => format!(
+            "the area under accuracy over length recovers {} of the baseline's, the bin {bin} {}",
+            figures::percent(Some(area)),
+            figures::percent(Some(least))
+        ),
+        _ => "the baseline has nothing right that could be recovered".into(),
+    };
+    Some(fields! {
+        name => arm.summary.arm.name,
+        cells => bins.iter().map(of_bin).collect::<Vec<_>>(),
+        baseline => figures::percent(Some(curve.baseline_area)),
+        candidate => figures::percent(Some(curve.candidate_area)),
+        recovery => figures::percent(curve.recovery),
+        sentence => sentence,
+    })
 }
 
 /// Symptoms that were seen at all, in order of precedence.

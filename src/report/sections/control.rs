@@ -2,12 +2,14 @@
 
 use minijinja::value::Value;
 
+use crate::compare::Repeat;
 use crate::report::page::Page;
 use crate::report::{ReportError, fields, figures};
 
 pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
+    let repeats = repeats(page);
     let Some(control) = &page.input.comparison.control else {
-        return Ok(Some(fields! { has_control => false }));
+        return Ok(Some(fields! { has_control => false, repeats => repeats }));
     };
     let rows: Vec<Value> = control
         .groups
@@ -31,6 +33,7 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
     let signs = &control.treatment;
     Ok(Some(fields! {
         has_control => true,
+        repeats => repeats,
         name => control.summary.arm.name,
         pairs => figures::count(pairs),
         flips => figures::count(flips),
@@ -41,4 +44,20 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
         }),
         rows => rows,
     }))
+}
+
+/// Candidates that are one another's A/A arms.
+fn repeats(page: &Page) -> Vec<Value> {
+    let row = |repeat: &Repeat| {
+        let flips = repeat.regressions + repeat.fixes;
+        fields! {
+            first => repeat.first,
+            second => repeat.second,
+            pairs => figures::count(repeat.pairs),
+            flips => figures::count(flips),
+            rate => figures::percent(figures::share(flips, repeat.pairs)),
+            texts => figures::count(repeat.different_outputs),
+        }
+    };
+    page.input.comparison.repeats.iter().map(row).collect()
 }

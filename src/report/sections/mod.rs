@@ -2,6 +2,7 @@
 
 pub(crate) mod averages;
 pub(crate) mod comparability;
+pub(crate) mod confirmation;
 pub(crate) mod control;
 pub(crate) mod flips;
 pub(crate) mod in_effect;

@@ -59,21 +59,35 @@ fn rules(policy: &GatePolicy) -> Vec<(String, String)> {
         ("baseline floor".into(), figures::percent(Some(policy.baseline_floor))),
         ("least valid share".into(), figures::percent(Some(policy.min_valid_share))),
         ("symptom rise".into(), format!("{} and {} items", plain(policy.symptom_min_rise), policy.symptom_min_items)),
+        ("confirmed on fresh seeds".into(), if policy.confirm { "yes" } else { "no" }.into()),
     ];
+    rules.extend(policy.max_relative_drop.map(|limit| {
+        let below = figures::percent(Some(policy.relative_guard_below));
+        (format!("relative limit below {below}"), format!("{} of the baseline", figures::percent(Some(limit))))
+    }));
     rules.extend(policy.cells.iter().map(|(cell, exception)| (cell.clone(), exception_text(exception))));
     rules
 }
 
 fn exception_text(exception: &CellPolicy) -> String {
-    let mut parts = Vec::new();
-    if let Some(margin) = exception.max_drop {
-        parts.push(format!("margin {:.1} points", margin * 100.0));
-    }
-    if let Some(effect) = exception.min_effect {
-        parts.push(format!("least effect {:.1} points", effect * 100.0));
-    }
-    if exception.required == Some(false) {
-        parts.push("shown, never fails".into());
-    }
-    parts.join(", ")
+    let points = |share: f64| format!("{:.1} points", share * 100.0);
+    let percent = |share: f64| figures::percent(Some(share));
+    let parts = [
+        exception.tier.map(|tier| tier.name().to_owned()),
+        exception.max_drop.map(|it| format!("margin {}", points(it))),
+        exception.min_effect.map(|it| format!("least effect {}", points(it))),
+        exception.max_relative_drop.map(|it| format!("relative limit {}", percent(it))),
+        exception.relative_guard_below.map(|it| format!("relative limit holds below {}", percent(it))),
+        exception.min_pairs.map(|it| format!("least pairs {it}")),
+        exception.min_haystacks.map(|it| format!("least haystacks {it}")),
+        exception.baseline_floor.map(|it| format!("baseline floor {}", percent(it))),
+        exception.min_valid_share.map(|it| format!("least valid share {}", percent(it))),
+        match exception.required {
+            Some(false) if exception.tier.is_none() => Some("shown, never fails".into()),
+            Some(false) => Some("may be missing".into()),
+            Some(true) => Some("required".into()),
+            None => None,
+        },
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

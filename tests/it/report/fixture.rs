@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use kvgauge::compare::{
     Answered, ArmComparison, ArmSummary, CellSummary, Comparison, Delta, DepthCell, Divergence, Flip, FlipDirection,
-    GroupDelta, NllDelta, PairedTest, SameSign, Slope, SymptomDelta, Treatment,
+    GroupDelta, LengthCurve, LengthPoint, NllDelta, PairedTest, Repeat, SameSign, Slope, SymptomDelta, Treatment,
+    WorstCell,
 };
-use kvgauge::gate::{ArmVerdict, CellVerdict, Ruling, SymptomVerdict, Verdict};
+use kvgauge::gate::{ArmVerdict, CellVerdict, Confirmation, Ruling, SymptomConfirmation, SymptomVerdict, Verdict};
 use kvgauge::record::Record;
 use kvgauge::record::manifest::{FORMAT, Manifest, RunStatus};
 use kvgauge::record::samples::SampleRecord;
@@ -16,7 +17,7 @@ use kvgauge::sample::{
     Bin, Completion, FaultKind, Finding, FindingKind, FinishReason, Language, Outcome, Score, Timing,
 };
 use kvgauge::setup::{Arm, Evidence, ModelIdentity, Resolved};
-use kvgauge::suite::{GatePolicy, TaskGroup};
+use kvgauge::suite::{GatePolicy, TaskGroup, Tier};
 
 pub(super) const BINS: [Bin; 5] = [Bin(512), Bin(2048), Bin(8192), Bin(32_768), Bin(131_072)];
 pub(super) const TASKS: [&str; 6] = ["needle", "lookalike", "multiquery", "json_extract", "enumerate", "verbatim"];
@@ -89,6 +90,15 @@ pub(super) fn fixture(speed: f64) -> Fixture {
         tasks: TASKS.iter().map(|task| (*task).to_owned()).collect(),
         baseline: summary(Arm::baseline("bfloat16"), 0.0, 0, 23_040.0),
         control: Some(control()),
+        repeats: vec![Repeat {
+            first: "fp8_e4m3".into(),
+            second: "fp8 <b>again</b>".into(),
+            pairs: 1200,
+            regressions: 1,
+            fixes: 2,
+            different_outputs: 40,
+            nll_different: 0,
+        }],
         candidates,
     };
     Fixture { comparison, verdict, policy: GatePolicy::default(), timings: timings(speed) }
@@ -290,11 +300,39 @@ fn comparison_of(arm: Arm, damage: f64, salt: u64, bytes: f64) -> ArmComparison 
         flips: flips(damage),
         slope: Some(Slope { per_doubling: -damage / 3.0, p_falling: if damage > 0.05 { 0.0004 } else { 0.4 } }),
         same_sign: Some(SameSign { negative: 4, positive: 1, p_pooled: 0.03 }),
+        curve: Some(curve(&tasks)),
+        worst_cells: worst_cells(damage),
         robustness: Vec::new(),
         divergence: BINS.iter().flat_map(|bin| divergence(*bin, damage)).collect(),
         tasks,
         groups,
     }
+}
+
+fn curve(tasks: &[Delta]) -> LengthCurve {
+    let point = |bin: &Bin| {
+        let cells = || tasks.iter().filter(|delta| delta.bin == Some(*bin));
+        let sum = |read: fn(&Delta) -> u64| cells().map(read).sum::<u64>();
+        let pairs = sum(|delta| delta.pairs);
+        let share = |right: u64| right as f64 / pairs as f64;
+        let (baseline, candidate) = (share(sum(|it| it.baseline_right)), share(sum(|it| it.candidate_right)));
+        LengthPoint { bin: *bin, pairs, baseline, candidate, recovery: Some(candidate / baseline) }
+    };
+    let points: Vec<LengthPoint> = BINS.iter().map(point).collect();
+    LengthCurve { points, baseline_area: 0.9, candidate_area: 0.87, recovery: Some(0.87 / 0.9) }
+}
+
+fn worst_cells(damage: f64) -> Vec<WorstCell> {
+    let lost = |step: usize| (damage * 20.0 * step as f64).round() as u64;
+    let cell = |(step, bin): (usize, &Bin)| WorstCell {
+        task: TASKS[step % TASKS.len()].into(),
+        bin: *bin,
+        slot_percent: SLOTS[step % SLOTS.len()],
+        pairs: 24,
+        baseline_right: 22,
+        candidate_right: 22 - lost(step),
+    };
+    BINS.iter().enumerate().rev().filter(|(step, _)| lost(*step) > 0).map(cell).collect()
 }
 
 fn symptoms_of(b: usize, bin: Bin, damage: f64) -> Vec<SymptomDelta> {
@@ -381,6 +419,9 @@ fn judge_arm(arm: &ArmComparison) -> ArmVerdict {
         regressed: symptom.p_rise < 0.01,
         adjusted_p: (symptom.p_rise * 15.0).min(1.0),
         symptom: symptom.clone(),
+        confirmation: (symptom.p_rise < 0.01).then(|| {
+            Box::new(SymptomConfirmation { adjusted_p: 0.0004, rejects: true, symptom: Some(symptom.clone()) })
+        }),
     });
     ArmVerdict {
         arm: name,
@@ -389,6 +430,11 @@ fn judge_arm(arm: &ArmComparison) -> ArmVerdict {
         invalid: Vec::new(),
         symptoms: symptoms.collect(),
         cells,
+        findings: if ruling == Ruling::Inconclusive {
+            vec!["Small but consistent: 5 <b>bins</b> fall".into()]
+        } else {
+            Vec::new()
+        },
     }
 }
 
@@ -404,8 +450,11 @@ fn judge_cell(cell: &GroupDelta, always_passes: bool) -> CellVerdict {
     CellVerdict {
         group: cell.group,
         bin: delta.bin.expect("groups of the fixture have a bin"),
+        tier: Tier::Critical,
         ruling,
         adjusted_p: delta.p_worse.map(|p| (p * 15.0).min(1.0)),
+        confirmation: (ruling == Ruling::Regressed)
+            .then(|| Box::new(Confirmation { adjusted_p: Some(0.002), rejects: true, delta: delta.clone() })),
         delta,
         has_power: true,
         pairs_needed: (ruling == Ruling::Inconclusive).then_some(132),

@@ -5,6 +5,7 @@
 #[cfg(unix)]
 mod action;
 mod bench;
+mod confirm;
 mod engine_options;
 mod inspect_log;
 mod plan;

@@ -10,6 +10,7 @@ use kvgauge::record::samples::{MAX_TEXT_BYTES, SampleRecord, text_hash};
 use kvgauge::record::{LOCK_FILE, MANIFEST_FILE, RUN_FILE, Record, RecordError, RecordWriter, RunFile, SAMPLES_FILE};
 use kvgauge::sample::{Bin, Completion, FinishReason, Language, LikelyTokens, Outcome, Score, Timing};
 use kvgauge::setup::{Arm, ArmRole, CheckStatus, Evidence, ModelIdentity, Resolved};
+use kvgauge::suite::Tier;
 
 fn manifest(planned_items: u64) -> Manifest {
     let plan = BTreeMap::from([("seed".to_string(), "7".to_string())]);
@@ -398,6 +399,23 @@ fn a_plan_of_format_1_1_holds_what_was_asked_of_an_arm() {
     assert!(run.arms[0].settings.is_empty());
     let written = serde_json::to_value(&run).unwrap();
     assert_eq!(written, serde_json::from_str::<serde_json::Value>(text).unwrap());
+}
+
+#[test]
+fn a_plan_of_format_1_2_holds_tiers_and_single_thresholds_and_an_older_one_the_usual() {
+    let read = |text: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(RUN_FILE), text).unwrap();
+        RunFile::read(dir.path()).unwrap().unwrap()
+    };
+    let older = read(include_str!("../fixtures/records/run-1.1.json")).gate;
+    assert_eq!((older.confirm, older.max_relative_drop, older.relative_guard_below), (false, None, 0.2));
+    assert_eq!((older.cells["retrieval/32K"].required, older.cells["retrieval/32K"].tier), (Some(false), None));
+    let text = include_str!("../fixtures/records/run-1.2.json");
+    let run = read(text);
+    assert_eq!(run.gate.cells["retrieval/32K"].tier, Some(Tier::Supporting));
+    // A field more or less on disk is another version: a changelog line and another fixture.
+    assert_eq!(serde_json::to_string_pretty(&run).unwrap() + "\n", text);
 }
 
 #[test]

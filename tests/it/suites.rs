@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use kvgauge::hint::Hint;
 use kvgauge::rng::hash_name;
 use kvgauge::sample::{Bin, Item};
-use kvgauge::suite::{BUILTIN, CellPolicy, GroupSpec, Suite, SuiteError, TaskGroup};
+use kvgauge::suite::{BUILTIN, CellPolicy, GroupSpec, Suite, SuiteError, TaskGroup, Tier};
 use kvgauge::tasks::{Ground, TASKS};
 use kvgauge::tokenizer::{TokenCounter, Tokenizer, WordTokenizer};
 
@@ -272,6 +272,39 @@ fn a_users_suite_is_read_and_its_parameters_hold() {
     assert!(error.to_string().contains("none.toml"));
     std::fs::write(&path, vec![b'#'; 300 * 1024]).unwrap();
     assert!(matches!(Suite::load(&path), Err(SuiteError::Limit { .. })));
+}
+
+#[test]
+fn a_gate_names_cells_that_are_asked_and_says_all_it_can_of_them() {
+    let two_bins =
+        VALID.replace("[[tasks]]", "[[bins]]\ncontext = 512\nsamples = 3\n[[tasks]]\nkind = \"needle\"\n[[tasks]]");
+    let with = |cell: &str, keys: &str| {
+        Suite::parse(&two_bins.replace("long_output/2K", cell).replace("max_drop = 10.0", keys), "own.toml")
+    };
+    let error = with("long_output/512", "tier = \"critical\"").unwrap_err();
+    assert!(error.to_string().contains("there is no bin with this group `512`"), "{error}");
+    assert!(error.is_selection(), "exit 4");
+    assert!(error.hints()[0].contains("2K"), "{:?}", error.hints());
+    let keys = "tier = \"supporting\"\nmax_drop = 10\nmax_relative_drop = 30\nrelative_guard_below = 15\nmin_effect = 3\n\
+                min_pairs = 40\nmin_haystacks = 12\nbaseline_floor = 50\nmin_valid_share = 95\nrequired = false";
+    let suite = with("retrieval/512", keys).unwrap();
+    let expected = CellPolicy {
+        tier: Some(Tier::Supporting),
+        max_drop: Some(0.1),
+        max_relative_drop: Some(0.3),
+        relative_guard_below: Some(0.15),
+        min_effect: Some(0.03),
+        min_pairs: Some(40),
+        min_haystacks: Some(12),
+        baseline_floor: Some(0.5),
+        min_valid_share: Some(0.95),
+        required: Some(false),
+    };
+    assert_eq!(suite.gate.cells["retrieval/512"], expected);
+    // A selection drops what it no longer asks: the group is there and the bin is, but not the one in the other.
+    let both = suite.select(Some(&[Bin(512), Bin(2048)]), Some(&["enumerate".to_owned()]), None, None).unwrap();
+    assert!(both.gate.cells.is_empty());
+    assert_eq!(suite.select(Some(&[Bin(512)]), None, None, None).unwrap().gate.cells.len(), 1);
 }
 
 #[test]

@@ -30,7 +30,7 @@ use crate::suite::{GatePolicy, TaskGroup};
 
 pub use error::GateError;
 pub use overview::{Overview, OverviewArm, OverviewCell, OverviewRow, overview};
-pub use policy::margin_of_cell;
+pub use policy::{is_required_cell, margin_of_cell};
 
 /// Judges every candidate.
 ///

@@ -30,6 +30,7 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
     let dirs: Vec<_> = measured.arms.iter().map(|arm| arm.dir.clone()).collect();
     let records = Records::of_folders(&dirs[0], &dirs[1..])?;
     let assessment = Assessment::new(records, suite.gate)?;
+    let assessment = assessment.with_history(args.history.as_deref(), Some(&measured.run_dir))?;
     let report = assessment.write_run_folder(&measured.run_dir);
     let outputs = assessment.write_outputs(&args.output);
 
@@ -39,10 +40,11 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
     }
     let printed = if args.measure.json {
         note(&text);
-        output::print(&assessment.json())
+        output::print_document(&assessment.json())
     } else {
         output::print(&text)
     };
+    assessment.tell_github();
     let asked: usize = measured.arms.iter().map(|arm| arm.outcome.asked).sum();
     if asked == 0 {
         note("every answer was on record: no prompt was run");

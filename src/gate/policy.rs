@@ -37,6 +37,11 @@ pub fn margin_of_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin) -> f64 {
     of_cell(policy, group, bin).margin
 }
 
+/// Whether the ruling of this cell counts for the verdict of its arm; a cell that does not is only shown.
+pub fn is_required_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin) -> bool {
+    of_cell(policy, group, bin).required
+}
+
 /// Cells that the policy names with both group and bin.
 pub(super) fn named_cells(policy: &GatePolicy) -> BTreeSet<(Bin, TaskGroup)> {
     policy

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::compare::Comparison;
 use crate::gate::Verdict;
 use crate::report::csp::content_security_policy;
+use crate::report::history::History;
 use crate::report::text::visible;
 use crate::report::timings::Timings;
 use crate::report::{ReportError, SECTIONS, fields};
@@ -41,6 +42,8 @@ pub struct ReportInput<'a> {
     pub timings: &'a Timings,
     /// The command line that makes the run again.
     pub reproduce: &'a str,
+    /// Earlier runs and this one, where they are asked for; the section that shows them has their start times.
+    pub history: Option<&'a History>,
 }
 
 impl ReportInput<'_> {
@@ -73,11 +76,12 @@ impl Page<'_> {
 }
 
 /// Templates that sections share, by name.
-const SHARED_TEMPLATES: [(&str, &str); 5] = [
+const SHARED_TEMPLATES: [(&str, &str); 6] = [
     ("page", include_str!("templates/page.html")),
     ("macros", include_str!("templates/macros.html")),
     ("plot", include_str!("templates/plot.html")),
     ("forest", include_str!("templates/forest.html")),
+    ("small_multiple", include_str!("templates/small_multiple.html")),
     ("heatmaps", include_str!("templates/heatmaps.html")),
 ];
 

@@ -47,6 +47,7 @@ impl Desk {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("KVGAUGE_")) {
             command.env_remove(name);
         }
+        command.env_remove("GITHUB_ACTIONS").env_remove("GITHUB_STEP_SUMMARY");
         command.env("CI", "1").env("KVGAUGE_CACHE_DIR", self.path("cache")).env("KVGAUGE_OFFLINE", "1");
         command.env_remove("HF_HOME").env("XDG_CACHE_HOME", self.path("xdg")).env("HOME", self.path("home"));
         command.current_dir(self.folder.path()).args(args);

@@ -9,14 +9,14 @@ pub(crate) fn cell_text(cell: &CellVerdict) -> String {
     let delta = &cell.delta;
     let share = |right: u64| figures::percent(figures::share(right, delta.pairs));
     let mut text = format!(
-        "{} at {}: {} → {} ({} points, 95 % interval {}, adjusted p {}, {}, flips {} / {})",
+        "{} at {}: {} → {} ({} points, 95 % interval {}{}, {}, flips {} / {})",
         cell.group.name(),
         cell.bin,
         share(delta.baseline_right),
         share(delta.candidate_right),
         figures::points(delta.delta),
         figures::interval_points(delta.interval),
-        figures::p_value(cell.adjusted_p),
+        cell.adjusted_p.map(|p| format!(", adjusted p {}", figures::p_value(Some(p)))).unwrap_or_default(),
         figures::counted(delta.pairs, "pair"),
         delta.regressions,
         delta.fixes,

@@ -9,7 +9,7 @@ use crate::compare::Comparison;
 use crate::gate::Verdict;
 use crate::report::csp::content_security_policy;
 use crate::report::history::History;
-use crate::report::text::visible;
+use crate::report::text::{clip, visible};
 use crate::report::timings::Timings;
 use crate::report::{ReportError, SECTIONS, fields};
 use crate::suite::GatePolicy;
@@ -23,6 +23,9 @@ pub const HTML_MAX_BYTES: usize = 10 * 1024 * 1024;
 /// Flips shown in all, tried in turn until the page is small enough. A reader looks at a few dozen; a word diff of the longest answers
 /// takes about a millisecond.
 const FLIP_BUDGETS: [usize; 4] = [480, 120, 30, 0];
+
+/// Characters of any one value: more than the longest record of a run, and no text of others makes a page of its own.
+const MAX_VALUE_CHARS: usize = 32 * 1024;
 
 /// The one style block.
 const STYLE: &str = include_str!("templates/style.css");
@@ -114,7 +117,9 @@ fn environment() -> Result<Environment<'static>, ReportError> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.map_err(|source| ReportError::Template { name: "syntax", source })?);
     environment.set_formatter(|out, state, value| match value.as_str() {
-        Some(text) if !value.is_safe() => escape_formatter(out, state, &Value::from(visible(text))),
+        Some(text) if !value.is_safe() => {
+            escape_formatter(out, state, &Value::from(visible(&clip(text, MAX_VALUE_CHARS))))
+        }
         _ => escape_formatter(out, state, value),
     });
     let sections = SECTIONS.iter().map(|section| (section.id, section.template));

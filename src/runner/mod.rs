@@ -134,6 +134,10 @@ async fn run_opened(
         on_event(RunEvent::Warning(warning.clone()));
     }
     let mut state = Progress::new(&run, opened, on_event);
+    // Later starts find answers; the first line of the log is when the arm was started, which a history goes by.
+    if state.done.is_empty() {
+        state.writer.event("started", &run.manifest.arm.name);
+    }
     let result = state.ask_all(&run, target, cancel).await;
     let status = if result.is_ok() { RunStatus::Complete } else { RunStatus::Interrupted };
     let finished = state.writer.finish(status);

@@ -4,6 +4,8 @@
 
 mod bench;
 mod engine_options;
+mod github;
+mod history;
 mod inspect_log;
 mod plan;
 mod probe;
@@ -184,6 +186,8 @@ fn a_clean_dry_run_ends_in_a_table_and_all_files() {
         "report.html",
         "summary.md",
         "comparison.json",
+        "junit.xml",
+        "badge.json",
         "samples.parquet",
         "timings.json",
         "kv_record.json",
@@ -344,7 +348,8 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 
 /// Derived files of a run folder: what must not depend on how often the run was killed.
 fn derived(run: &Path) -> Vec<(String, Vec<u8>)> {
-    let names = ["comparison.json", "report.html", "summary.md", "timings.json", "kv_record.json"];
+    let names =
+        ["comparison.json", "report.html", "summary.md", "junit.xml", "badge.json", "timings.json", "kv_record.json"];
     names.map(|name| (name.to_string(), fs::read(run.join(name)).unwrap())).to_vec()
 }
 

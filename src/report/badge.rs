@@ -44,7 +44,7 @@ pub fn badge_json(input: &ReportInput) -> String {
     let badge = Badge {
         schema_version: SCHEMA_VERSION,
         label: "KV cache quality",
-        message: visible(&clip(&message, MAX_TEXT_CHARS)),
+        message: visible(&clip(&message, MAX_TEXT_CHARS)).replace(['\n', '\t'], " "),
         color,
         is_error: matches!(ruling, Ruling::Invalid | Ruling::Regressed),
     };

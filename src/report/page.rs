@@ -20,9 +20,16 @@ pub const HTML_WARN_BYTES: usize = 2 * 1024 * 1024;
 /// Above this viewers of attachments refuse; flips are left out until the page is smaller.
 pub const HTML_MAX_BYTES: usize = 10 * 1024 * 1024;
 
-/// Flips shown in all, tried in turn until the page is small enough. A reader looks at a few dozen; a word diff of the longest answers
-/// takes about a millisecond.
-const FLIP_BUDGETS: [usize; 4] = [480, 120, 30, 0];
+/// Flips shown in all, tried in turn until the page is no larger than that. A reader looks at a few dozen; a word diff of the longest
+/// answers takes about a millisecond. Examples give way before the page gets slow to open, the last few before it is refused.
+const FLIP_BUDGETS: [(usize, usize); 6] = [
+    (480, HTML_WARN_BYTES),
+    (240, HTML_WARN_BYTES),
+    (120, HTML_WARN_BYTES),
+    (60, HTML_MAX_BYTES),
+    (15, HTML_MAX_BYTES),
+    (0, HTML_MAX_BYTES),
+];
 
 /// Characters of any one value: more than the longest record of a run, and no text of others makes a page of its own.
 const MAX_VALUE_CHARS: usize = 32 * 1024;
@@ -99,14 +106,19 @@ pub fn render_html(input: &ReportInput) -> Result<String, ReportError> {
     input.check()?;
     let environment = environment()?;
     let mut bytes = 0;
-    for flip_budget in FLIP_BUDGETS {
+    for (flip_budget, limit) in FLIP_BUDGETS {
         let html = render_page(&Page { input, flip_budget, environment: &environment })?;
         bytes = html.len();
-        if bytes <= HTML_MAX_BYTES {
+        if bytes <= limit {
             return Ok(html);
         }
     }
     Err(ReportError::TooLarge { bytes, limit: HTML_MAX_BYTES })
+}
+
+/// Whether no example is left out for want of room.
+fn page_shows_all(input: &ReportInput, flip_budget: usize) -> bool {
+    input.comparison.candidates.iter().map(|arm| arm.flips.len()).sum::<usize>() <= flip_budget
 }
 
 /// Every value printed is made visible and escaped; only what the library itself rendered is taken as it is.
@@ -155,7 +167,7 @@ fn render_page(page: &Page) -> Result<String, ReportError> {
         suite => comparison.suite,
         tool_version => comparison.tool_version,
         is_large => bytes > HTML_WARN_BYTES,
-        flips_were_cut => page.flip_budget < FLIP_BUDGETS[0],
+        flips_were_cut => page.flip_budget < FLIP_BUDGETS[0].0 && !page_shows_all(page.input, page.flip_budget),
     };
     render(page.environment, "page", view)
 }

@@ -66,6 +66,8 @@ const RIGHT: f64 = 230.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 106.0;
 const LABEL_Y: f64 = 124.0;
+/// Two labels closer than this run into each other.
+const LABEL_HEIGHT: f64 = 13.0;
 /// Half the size of a point.
 const RADIUS: f64 = 3.5;
 
@@ -117,8 +119,9 @@ pub(crate) fn small_multiple(
     changes: &[usize],
 ) -> SmallMultiple {
     let round = |value: f64| (value * 10.0).round() / 10.0;
+    // An end of the axis that is as good as zero would be written over its label.
     let mut ticks = vec![frame.range.0, 0.0, frame.range.1];
-    ticks.dedup();
+    ticks.retain(|share| *share == 0.0 || (frame.y(*share) - frame.y(0.0)).abs() >= LABEL_HEIGHT);
     let (mut intervals, mut line) = (String::new(), String::new());
     let mut last_place = None;
     for night in nights {

@@ -114,7 +114,7 @@ fn damaged_and_foreign_folders_are_named_and_skipped() {
         ("cut", whole[..whole.len() / 2].into(), "is damaged"),
         ("empty", String::new(), "is damaged"),
         ("surrogate", whole.replacen("\"quick\"", "\"\\ud800\"", 1), "is damaged"),
-        ("huge-number", whole.replacen("\"pairs\": ", "\"pairs\": 1e999", 1), "is damaged"),
+        ("huge-number", whole.replacen(&format, "\"format_version\": 1e999", 1), "is damaged"),
         ("foreign", "{\"comparison\": [], \"verdict\": 7}".into(), "is damaged"),
         ("newer", whole.replacen(&format, &newer, 1), "is of a newer version"),
         ("no-start", whole.clone(), "says when it was started"),
@@ -124,7 +124,7 @@ fn damaged_and_foreign_folders_are_named_and_skipped() {
         write(name, text.as_bytes());
     }
     write("latin1", b"{\"comparison\": \"\xff\"}");
-    fs::create_dir(dir.path().join("<b>nothing</b>\u{202e}")).unwrap();
+    fs::create_dir(dir.path().join("<b>nothing\u{202e}")).unwrap();
     fs::write(dir.path().join("a-file"), "x").unwrap();
     // An arm's name out of a document is never a path.
     let mut climbing = fixture(1.0);
@@ -143,7 +143,7 @@ fn damaged_and_foreign_folders_are_named_and_skipped() {
     let page = page_of(dir.path(), &fixture(1.0));
     let section = section(&page);
     assert!(section.contains("3 runs of this suite") && section.contains("Folders that are not shown"));
-    assert!(section.contains("&lt;b&gt;nothing&lt;&#x2f;b&gt;\\u{202e}") && !page.contains('\u{202e}'));
+    assert!(section.contains("&lt;b&gt;nothing\\u{202e}") && !page.contains('\u{202e}'));
 }
 
 #[test]

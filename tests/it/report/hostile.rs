@@ -144,14 +144,20 @@ fn outside_fences<'a>(name: &str, text: &'a str) -> Vec<&'a str> {
 
 /// What a line says in Markdown: code spans, escapes and entities are no markup.
 fn markup_of(line: &str) -> String {
-    let no_code: String = line.split('`').step_by(2).collect();
     let mut bare = String::new();
-    let mut characters = no_code.chars();
-    while let Some(character) = characters.next() {
+    let mut rest = line;
+    while let Some(character) = rest.chars().next() {
         if character == '\\' {
-            characters.next();
+            rest = &rest[1..];
+            rest = &rest[rest.chars().next().map_or(0, char::len_utf8)..];
+        } else if character == '`' {
+            // A span ends at a run of as many ticks as it starts with; without one the ticks are text.
+            let fence = &rest[..rest.len() - rest.trim_start_matches('`').len()];
+            rest = &rest[fence.len()..];
+            rest = rest.split_once(fence).map_or(rest, |(_, after)| after);
         } else {
             bare.push(character);
+            rest = &rest[character.len_utf8()..];
         }
     }
     bare

@@ -197,9 +197,12 @@ pub(crate) struct CheckArgs {
     /// Ask what would fail again on fresh seeds, baseline and candidate; only what rejects again fails
     #[arg(long)]
     pub(crate) confirm: bool,
-    /// Write another copy; the kind goes by the extension: .html .md .json .parquet (repeatable)
+    /// Write another copy; the kind goes by the extension: .html .md .json .xml .parquet, badge.json (repeatable)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
+    /// Folder with the run folders of earlier nights, shown in the report beside this one
+    #[arg(long, value_name = "DIR", env = "KVGAUGE_HISTORY", hide_env_values = true)]
+    pub(crate) history: Option<PathBuf>,
 }
 
 /// What a verdict does to the exit code.
@@ -234,7 +237,7 @@ pub(crate) struct RecordArgs {
     /// A run folder, or the baseline's record folder followed by those of the candidates
     #[arg(required = true, value_name = "DIR")]
     pub(crate) records: Vec<PathBuf>,
-    /// Write a file; the kind goes by the extension: .html .md .json .parquet (repeatable)
+    /// Write a file; the kind goes by the extension: .html .md .json .xml .parquet, badge.json (repeatable)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
     /// Judge by the gate of this suite [default: the gate stored with the run]
@@ -263,6 +266,9 @@ pub(crate) struct GateArgs {
 pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) records: RecordArgs,
+    /// Folder with the run folders of earlier nights, shown in the report beside this one
+    #[arg(long, value_name = "DIR", env = "KVGAUGE_HISTORY", hide_env_values = true)]
+    pub(crate) history: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -7,7 +7,8 @@ use kvgauge::compare::{Comparison, compare, table};
 use kvgauge::gate::{Ruling, Verdict, confirmed, judge, overview, suspects};
 use kvgauge::record::{EVENTS_FILE, LOCK_FILE, MANIFEST_FILE, RUN_FILE, SAMPLES_FILE};
 use kvgauge::report::{
-    ReportInput, Timings, comparison_json, kv_record_json, kv_records, render_html, render_markdown, timings_json,
+    History, ReportInput, Timings, badge_json, comparison_json, kv_record_json, kv_records, render_html, render_junit,
+    render_markdown, timings_json,
 };
 use kvgauge::suite::GatePolicy;
 
@@ -16,7 +17,7 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::{self, note};
 use crate::records::Records;
-use crate::{confirm, measure, table as terminal};
+use crate::{confirm, github, measure, table as terminal};
 
 /// Records with what was found and what is said of it.
 pub(crate) struct Assessment {
@@ -27,7 +28,11 @@ pub(crate) struct Assessment {
     timings: Timings,
     title: String,
     reproduce: String,
+    history: Option<History>,
 }
+
+/// Two documents are JSON: under this name `-o` writes the badge.
+const BADGE_FILE: &str = "badge.json";
 
 /// A kind of file that `-o` writes.
 #[derive(Clone, Copy)]
@@ -35,6 +40,8 @@ enum Kind {
     Html,
     Markdown,
     Json,
+    Junit,
+    Badge,
     Parquet,
 }
 
@@ -64,7 +71,19 @@ impl Assessment {
         let arms: Vec<_> = records.candidates.iter().map(|record| &record.manifest.arm).collect();
         let baseline = &records.baseline.manifest;
         let reproduce = measure::reproduce(&baseline.environment, &baseline.arm, &arms);
-        Ok(Self { comparison, verdict, records, policy, timings, title, reproduce })
+        Ok(Self { comparison, verdict, records, policy, timings, title, reproduce, history: None })
+    }
+
+    /// Shows the run among the earlier ones whose run folders are in `history`.
+    pub(crate) fn with_history(mut self, history: Option<&Path>, run_dir: Option<&Path>) -> Result<Self, Failure> {
+        if let Some(dir) = history {
+            let earlier = History::read(dir, run_dir)?;
+            for (name, why) in earlier.skipped() {
+                note(&format!("warning: `{name}` is not in the history: {why}"));
+            }
+            self.history = Some(earlier.with(&self.comparison, &self.verdict, run_dir));
+        }
+        Ok(self)
     }
 
     fn input(&self) -> ReportInput<'_> {
@@ -75,15 +94,20 @@ impl Assessment {
             policy: &self.policy,
             timings: &self.timings,
             reproduce: &self.reproduce,
+            history: self.history.as_ref(),
         }
     }
 
     /// Everything derived, beside the records. Returns the report's path.
     pub(crate) fn write_run_folder(&self, dir: &Path) -> Result<PathBuf, Failure> {
         let report = dir.join("report.html");
-        for (name, kind) in
-            [("report.html", Kind::Html), ("summary.md", Kind::Markdown), ("comparison.json", Kind::Json)]
-        {
+        for (name, kind) in [
+            ("report.html", Kind::Html),
+            ("summary.md", Kind::Markdown),
+            ("comparison.json", Kind::Json),
+            ("junit.xml", Kind::Junit),
+            (BADGE_FILE, Kind::Badge),
+        ] {
             self.write(&dir.join(name), kind)?;
         }
         self.write(&dir.join("samples.parquet"), Kind::Parquet)?;
@@ -124,6 +148,8 @@ impl Assessment {
             Kind::Html => output::write_file(path, render_html(&self.input())?.as_bytes()),
             Kind::Markdown => output::write_file(path, render_markdown(&self.input())?.as_bytes()),
             Kind::Json => output::write_file(path, self.json().as_bytes()),
+            Kind::Junit => output::write_file(path, render_junit(&self.input())?.as_bytes()),
+            Kind::Badge => output::write_file(path, badge_json(&self.input()).as_bytes()),
             Kind::Parquet => self.write_parquet(path),
         }
     }
@@ -135,6 +161,11 @@ impl Assessment {
         let temporary = folder.path().join("samples.parquet");
         table::write_parquet(&self.records.all(), &temporary)?;
         output::write_file(path, &fs::read(&temporary).map_err(failed)?)
+    }
+
+    /// Annotations and summary of a step of GitHub Actions, where this is one.
+    pub(crate) fn tell_github(&self) {
+        github::tell(&self.input());
     }
 
     /// `comparison.json`.
@@ -194,14 +225,16 @@ pub(crate) fn check_outputs(paths: &[PathBuf]) -> Result<(), Failure> {
 }
 
 fn kind_of(path: &Path) -> Result<Kind, Failure> {
-    let is_record = |name: &&str| path.file_name().is_some_and(|found| found.eq_ignore_ascii_case(name));
-    if [MANIFEST_FILE, SAMPLES_FILE, EVENTS_FILE, RUN_FILE, LOCK_FILE].iter().any(is_record) {
+    let is_named = |name: &str| path.file_name().is_some_and(|found| found.eq_ignore_ascii_case(name));
+    if [MANIFEST_FILE, SAMPLES_FILE, EVENTS_FILE, RUN_FILE, LOCK_FILE].into_iter().any(is_named) {
         return Err(Failure::OutputIsRecord { path: path.into() });
     }
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("html") => Ok(Kind::Html),
         Some("md") => Ok(Kind::Markdown),
+        Some("json") if is_named(BADGE_FILE) => Ok(Kind::Badge),
         Some("json") => Ok(Kind::Json),
+        Some("xml") => Ok(Kind::Junit),
         Some("parquet") => Ok(Kind::Parquet),
         _ => Err(Failure::OutputKind { path: path.into() }),
     }

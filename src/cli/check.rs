@@ -41,6 +41,7 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
         asked += confirm::ask(&measurement, &suite, servers.as_ref(), &measured, &suspects(&verdict))?;
     }
     let assessment = Assessment::confirmed(records, suite.gate, comparison, verdict)?;
+    let assessment = assessment.with_history(args.history.as_deref(), Some(&measured.run_dir))?;
     let report = assessment.write_run_folder(&measured.run_dir);
     let outputs = assessment.write_outputs(&args.output);
 
@@ -50,10 +51,11 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
     }
     let printed = if args.measure.json {
         note(&text);
-        output::print(&assessment.json())
+        output::print_document(&assessment.json())
     } else {
         output::print(&text)
     };
+    assessment.tell_github();
     if asked == 0 {
         note("every answer was on record: no prompt was run");
     }

@@ -10,6 +10,6 @@ use crate::output;
 pub(crate) fn execute(shell: clap_complete::Shell) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "kvgauge", &mut script);
-    output::print(&String::from_utf8_lossy(&script))?;
+    output::print_exactly(&String::from_utf8_lossy(&script))?;
     Ok(Exit::Success)
 }

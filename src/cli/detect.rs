@@ -232,7 +232,7 @@ fn judge(line: &Line, place: &str, args: &DetectArgs, confusion: &mut Confusion)
     if args.json || !args.confusion {
         let judgement = Judgement { id: &line.id, verdict, findings: &findings };
         if args.json {
-            output::print(&format!("{}\n", serde_json::to_string(&judgement).map_err(Failure::Json)?))?;
+            output::print_document(&format!("{}\n", serde_json::to_string(&judgement).map_err(Failure::Json)?))?;
         } else {
             output::print(&shown(&judgement, place))?;
         }

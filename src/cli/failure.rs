@@ -14,7 +14,7 @@ use kvgauge::gate::GateError;
 use kvgauge::hint::{Hint, did_you_mean};
 use kvgauge::model_store::StoreError;
 use kvgauge::record::RecordError;
-use kvgauge::report::ReportError;
+use kvgauge::report::{HistoryError, ReportError};
 use kvgauge::runner::RunError;
 use kvgauge::serving::launch::LaunchError;
 use kvgauge::suite::SuiteError;
@@ -72,6 +72,8 @@ pub(crate) enum Failure {
     Report(#[from] ReportError),
     #[error(transparent)]
     Table(#[from] TableError),
+    #[error(transparent)]
+    History(#[from] HistoryError),
     #[error(transparent)]
     EngineOption(#[from] EngineOptionError),
     #[error(transparent)]
@@ -185,7 +187,8 @@ impl Failure {
                 | GateError::Unconfirmed { .. }
                 | GateError::OtherConfirmation { .. }
                 | GateError::SameSeed { .. },
-            ) => Exit::Usage,
+            )
+            | Self::History(_) => Exit::Usage,
             Self::Table(TableError::Write { source, .. }) | Self::Write { source, .. } => of_write(source),
             Self::Report(_)
             | Self::Table(TableError::Table(_))
@@ -329,6 +332,7 @@ impl Hint for Failure {
             Self::Compare(error) => error.hints(),
             Self::Gate(error) => error.hints(),
             Self::Report(error) => error.hints(),
+            Self::History(error) => error.hints(),
             Self::Table(error) => error.hints(),
             Self::EngineOption(error) => error.hints(),
             Self::EngineName(error) => {
@@ -368,7 +372,7 @@ impl Hint for Failure {
             Self::OutputIsRecord { .. } => vec!["choose another name: records cannot be made again".into()],
             Self::NoItem { .. } => vec!["without `--item` the first item is shown".into()],
             Self::NoOutput => vec!["name it with `-o report.html`".into()],
-            Self::OutputKind { .. } => vec!["known: .html, .md, .json, .parquet".into()],
+            Self::OutputKind { .. } => vec!["known: .html, .md, .json, .xml, .parquet".into()],
             Self::Write { source, .. } => vec![write_hint(source).into()],
             Self::Interrupted { .. } => vec!["the same command goes on where this one stopped".into()],
             Self::Engine(EngineError::Kernel(error)) => error.hints(),

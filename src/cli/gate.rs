@@ -15,7 +15,9 @@ pub(crate) fn execute(args: &GateArgs, config: &ConfigFile) -> Result<Exit, Fail
     let records = Records::load(&args.records)?;
     let policy = policy::of_records(&records, args.suite.as_deref(), config)?;
     let assessment = Assessment::new(records, policy)?;
-    let printed = output::print(&if args.json { assessment.json() } else { assessment.text() });
+    let printed =
+        if args.json { output::print_document(&assessment.json()) } else { output::print(&assessment.text()) };
+    assessment.tell_github();
     let written = assessment.write_outputs(&args.output);
     assessment.conclude(on_inconclusive, [printed, written])
 }

@@ -13,6 +13,7 @@ mod engine_settings;
 mod exit_code;
 mod failure;
 mod gate;
+mod github;
 mod inspect_log;
 mod interrupt;
 mod list;

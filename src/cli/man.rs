@@ -15,7 +15,7 @@ pub(crate) fn execute() -> Result<Exit, Failure> {
     for subcommand in command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help") {
         render(subcommand, &mut page)?;
     }
-    output::print(&String::from_utf8_lossy(&page))?;
+    output::print_exactly(&String::from_utf8_lossy(&page))?;
     Ok(Exit::Success)
 }
 

@@ -4,10 +4,27 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use kvgauge::report::{terminal_json, terminal_text};
+
 use crate::failure::Failure;
 
-/// Writes the result. A reader that has seen enough (`| head`) is no error.
+/// Prints the result for people; nothing in it can steer a terminal or a build log.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    write(&terminal_text(text))
+}
+
+/// Prints a JSON document that ends in a line break, as inert as text and still the same document.
+pub(crate) fn print_document(json: &str) -> Result<(), Failure> {
+    write(&terminal_json(json))
+}
+
+/// Prints bytes of our own making as they are: a script, a manual page.
+pub(crate) fn print_exactly(text: &str) -> Result<(), Failure> {
+    write(text)
+}
+
+/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
+fn write(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Stdout(error)),
@@ -19,12 +36,17 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 pub(crate) fn print_json(document: &impl serde::Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(document).map_err(Failure::Json)?;
     text.push('\n');
-    print(&text)
+    print_document(&text)
 }
 
-/// A line on standard error. Where that is closed there is nobody to tell.
+/// A line on standard error, inert like [`print`]. Where that is closed there is nobody to tell.
 pub(crate) fn note(text: &str) {
-    drop(writeln!(io::stderr().lock(), "{text}"));
+    drop(writeln!(io::stderr().lock(), "{}", terminal_text(text)));
+}
+
+/// A command for GitHub's runner, which reads both streams; standard output stays free for a document.
+pub(crate) fn workflow_command(command: &str) {
+    drop(writeln!(io::stderr().lock(), "{command}"));
 }
 
 /// Writes a derived file in one step: a reader sees the old bytes or the new ones. A file that already has these bytes is left

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use kvgauge::report::terminal_text;
 use kvgauge::runner::event::RunEvent;
 use kvgauge::sample::{Bin, Outcome};
 use kvgauge::suite::Plan;
@@ -72,14 +73,14 @@ impl Progress {
         if let Some(line) = state.announcement(event) {
             match &self.display {
                 // Drawing is a courtesy; the run goes on without.
-                Display::Bars { both, .. } => drop(both.println(line)),
+                Display::Bars { both, .. } => drop(both.println(terminal_text(&line))),
                 Display::Plain => note(&line),
             }
         }
         match &self.display {
             Display::Bars { overall, group, both } => {
                 if let RunEvent::Warning(text) = event {
-                    drop(both.println(format!("warning: {text}")));
+                    drop(both.println(terminal_text(&format!("warning: {text}"))));
                 }
                 overall.set_position((state.share() * BAR_LENGTH as f64) as u64);
                 overall.set_message(state.overall_text(elapsed));

@@ -170,7 +170,8 @@ impl RecordWriter {
         Ok(())
     }
 
-    /// Writes a line to the event log. Never fails: the log is for people, and nothing is read back from it.
+    /// Writes a line to the event log. Never fails: the log is for people, and nothing that counts is read back from it. A history of
+    /// runs orders them by the time of the first line.
     pub fn event(&mut self, name: &str, text: &str) {
         let Some(events) = &mut self.events else { return };
         let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);

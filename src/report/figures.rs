@@ -118,6 +118,22 @@ pub(crate) fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// Unix milliseconds as `2026-11-29 23:59`, in UTC: a report must not depend on where it is rendered.
+pub(crate) fn utc_minute(unix_ms: u64) -> String {
+    let minutes = unix_ms / 60_000;
+    let (hour, minute) = (minutes / 60 % 24, minutes % 60);
+    // Days to a date by eras of 400 years that start on 1 March, so that the leap day is the last of its year.
+    let days = minutes / 1440 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}")
+}
+
 /// A bin, or `all` for pooled rows.
 pub(crate) fn bin(bin: Option<Bin>) -> String {
     bin.map_or_else(|| "all".into(), |bin| bin.to_string())
@@ -126,6 +142,21 @@ pub(crate) fn bin(bin: Option<Bin>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (unix_s, shown) in [
+            (0, "1970-01-01 00:00"),
+            (951_782_400, "2000-02-29 00:00"),
+            (1_709_251_199, "2024-02-29 23:59"),
+            (1_709_251_200, "2024-03-01 00:00"),
+            (1_796_083_140, "2026-11-30 23:59"),
+            (4_102_444_800, "2100-01-01 00:00"),
+            (4_107_542_400, "2100-03-01 00:00"),
+        ] {
+            assert_eq!(utc_minute(unix_s * 1000), shown);
+        }
+    }
 
     #[test]
     fn figures_have_signs_and_unknown_ones_a_dash() {

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::gate::{ArmVerdict, CellVerdict};
+use crate::gate::{ArmVerdict, CellVerdict, Ruling, margin_of_cell};
 use crate::report::figures::{self, Mark};
 use crate::suite::GatePolicy;
 
@@ -15,6 +15,8 @@ const FIGURE_WIDTH: f64 = 330.0;
 const ROW_HEIGHT: f64 = 24.0;
 const AXIS_HEIGHT: f64 = 44.0;
 const TOP: f64 = 8.0;
+/// Rows told in the description of a plot.
+const MAX_DESCRIBED: usize = 24;
 
 /// What the template `forest` draws.
 #[derive(Debug, Serialize)]
@@ -51,8 +53,8 @@ struct Row {
     starts_bin: bool,
     group: &'static str,
     x: Option<f64>,
-    low_x: Option<f64>,
-    high_x: Option<f64>,
+    /// The interval with its two ends, as one path.
+    whisker: Option<String>,
     margin_x: f64,
     figure: String,
     mark: Mark,
@@ -73,14 +75,6 @@ pub(crate) fn shared_range<'a>(arms: impl Iterator<Item = &'a ArmVerdict>, polic
 
 fn tick_step(span: f64) -> f64 {
     [0.01, 0.02, 0.05, 0.1, 0.2].into_iter().find(|step| span / step <= 10.0).unwrap_or(0.5)
-}
-
-/// The margin of one cell: the policy's own exception for it, else the general one.
-fn margin_of(policy: &GatePolicy, cell: &CellVerdict) -> f64 {
-    let group = cell.group.name();
-    let exact = policy.cells.get(&format!("{group}/{}", cell.bin)).and_then(|exception| exception.max_drop);
-    let of_group = policy.cells.get(group).and_then(|exception| exception.max_drop);
-    exact.or(of_group).unwrap_or(policy.margin)
 }
 
 /// Lays the plot out. `anchor` names the table row of a cell by its place in the verdict.
@@ -110,9 +104,11 @@ pub(crate) fn forest(
             starts_bin: previous != Some(cell.bin),
             group: cell.group.name(),
             x: cell.delta.delta.filter(|delta| delta.is_finite()).map(place),
-            low_x: interval.map(|(low, _)| place(low)),
-            high_x: interval.map(|(_, high)| place(high)),
-            margin_x: place(-margin_of(policy, cell)),
+            whisker: interval.map(|(low, high)| {
+                let (low, high, end_y) = (place(low), place(high), top + ROW_HEIGHT / 2.0 - 4.0);
+                format!("M{low} {end_y}v8m0-4H{high}m0-4v8")
+            }),
+            margin_x: place(-margin_of_cell(policy, cell.group, cell.bin)),
             tooltip: format!(
                 "{} {}: {figure} points, {} pairs, {}",
                 cell.bin,
@@ -130,7 +126,7 @@ pub(crate) fn forest(
     Forest {
         id: format!("forest-{arm_index}"),
         title: format!("{}: difference to the baseline in points, per bin and task group", verdict.arm),
-        description: rows.iter().map(|row| row.tooltip.as_str()).collect::<Vec<_>>().join("; "),
+        description: describe(&rows),
         width: WIDTH,
         height: axis_y + AXIS_HEIGHT,
         axis_y,
@@ -144,6 +140,17 @@ pub(crate) fn forest(
         ticks: ticks(from, to).map(|value| Tick { x: place(value), label: tick_label(value) }).collect(),
         rows,
     }
+}
+
+/// The rows in words, of many only those that regressed: the table below the plot has all of them.
+fn describe(rows: &[Row]) -> String {
+    let worst = figures::mark(Ruling::Regressed);
+    let is_told = |row: &&Row| rows.len() <= MAX_DESCRIBED || row.mark == worst;
+    let mut told: Vec<&str> = rows.iter().filter(is_told).map(|row| row.tooltip.as_str()).collect();
+    let hidden = rows.len() - told.len().min(MAX_DESCRIBED);
+    told.truncate(MAX_DESCRIBED);
+    let more = if hidden > 0 { format!("; {hidden} more rows are in the table below") } else { String::new() };
+    format!("{}{more}", told.join("; "))
 }
 
 fn ticks(from: f64, to: f64) -> impl Iterator<Item = f64> {

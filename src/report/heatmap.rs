@@ -18,6 +18,10 @@ const HEADER_HEIGHT: f64 = 46.0;
 
 /// Text of a cell has the page's text colour, so the fill never gets so strong that the contrast falls below 4.5:1.
 const STRONGEST_FILL: f64 = 0.5;
+/// Columns up to which three maps stand beside each other and their figures still have room.
+const MAX_COLUMNS_ABREAST: usize = 9;
+/// Drops told in the description.
+const MAX_DESCRIBED: usize = 12;
 /// A difference of this much, or more, has the strongest fill.
 const FULL_DELTA: f64 = 0.5;
 
@@ -38,6 +42,7 @@ pub(crate) struct Heatmaps {
 #[derive(Debug, Serialize)]
 struct Panel {
     x: f64,
+    y: f64,
     name: String,
     columns: Vec<Label>,
     rows: Vec<Label>,
@@ -82,16 +87,15 @@ pub(crate) fn heatmaps(comparison: &Comparison, arm: &ArmComparison, arm_index: 
     }
     let grid = Grid::new(slots.into_iter().collect(), &comparison.bins);
     let share_of = |counts: &Counts, key| counts.get(&key).and_then(|(right, n)| figures::share(*right, *n));
-    let share_panel = |x: f64, name: &str, counts: &Counts| {
-        grid.panel(x, name, |key| share_cell(share_of(counts, key), counts.get(&key).map_or(0, |(_, n)| *n)))
+    let share_panel = |place: usize, name: &str, counts: &Counts| {
+        grid.panel(place, name, |key| share_cell(share_of(counts, key), counts.get(&key).map_or(0, |(_, n)| *n)))
     };
     let baseline_name = &comparison.baseline.arm.name;
     let name = &arm.summary.arm.name;
-    let step = grid.panel_width + GAP;
     let panels = vec![
-        share_panel(0.0, baseline_name, &baseline),
-        share_panel(step, name, &candidate),
-        grid.panel(2.0 * step, "difference, points", |key| {
+        share_panel(0, baseline_name, &baseline),
+        share_panel(1, name, &candidate),
+        grid.panel(2, "difference, points", |key| {
             delta_cell(share_of(&baseline, key).zip(share_of(&candidate, key)).map(|(before, after)| after - before))
         }),
     ];
@@ -100,7 +104,7 @@ pub(crate) fn heatmaps(comparison: &Comparison, arm: &ArmComparison, arm_index: 
         title: format!("{name}: right answers by needle depth and context length"),
         description: describe(&panels),
         width: WIDTH,
-        height: HEADER_HEIGHT + grid.slots.len() as f64 * ROW_HEIGHT + 4.0,
+        height: if grid.is_stacked { 3.0 * grid.panel_height() + 2.0 * GAP } else { grid.panel_height() },
         row_label_width: ROW_LABEL_WIDTH,
         scope: if has_retrieval { "retrieval tasks".into() } else { "all tasks".into() },
         panels,
@@ -117,9 +121,16 @@ fn counts<'a>(cells: impl Iterator<Item = &'a DepthCell>) -> Counts {
     counts
 }
 
+/// The differences that are some, the largest first: a screen reader gets to the others cell by cell.
 fn describe(panels: &[Panel]) -> String {
     let cells = panels.last().map_or(&[][..], |panel| &panel.cells);
-    cells.iter().map(|cell| cell.tooltip.as_str()).collect::<Vec<_>>().join("; ")
+    let mut drops: Vec<&Cell> = cells.iter().filter(|cell| cell.class == "worse").collect();
+    drops.sort_by(|a, b| b.opacity.cmp(&a.opacity));
+    if drops.is_empty() {
+        return "no cell is below the baseline".into();
+    }
+    let told: Vec<&str> = drops.iter().take(MAX_DESCRIBED).map(|cell| cell.tooltip.as_str()).collect();
+    format!("{} of {} cells are below the baseline: {}", drops.len(), cells.len(), told.join("; "))
 }
 
 /// Fill and text of one cell.
@@ -155,17 +166,31 @@ fn delta_cell(delta: Option<f64>) -> Content {
 struct Grid<'a> {
     slots: Vec<u8>,
     bins: &'a [Bin],
+    /// The maps are below each other and not abreast.
+    is_stacked: bool,
     panel_width: f64,
     column_width: f64,
 }
 
 impl<'a> Grid<'a> {
     fn new(slots: Vec<u8>, bins: &'a [Bin]) -> Self {
-        let panel_width = (WIDTH - 2.0 * GAP) / 3.0;
-        Self { slots, bins, panel_width, column_width: (panel_width - ROW_LABEL_WIDTH) / bins.len().max(1) as f64 }
+        let is_stacked = bins.len() > MAX_COLUMNS_ABREAST;
+        let panel_width = if is_stacked { WIDTH } else { (WIDTH - 2.0 * GAP) / 3.0 };
+        Self {
+            slots,
+            bins,
+            is_stacked,
+            panel_width,
+            column_width: (panel_width - ROW_LABEL_WIDTH) / bins.len().max(1) as f64,
+        }
     }
 
-    fn panel(&self, x: f64, name: &str, content: impl Fn((u8, Bin)) -> Content) -> Panel {
+    fn panel_height(&self) -> f64 {
+        HEADER_HEIGHT + self.slots.len() as f64 * ROW_HEIGHT + 4.0
+    }
+
+    /// The map at `place`, counted from 0.
+    fn panel(&self, place: usize, name: &str, content: impl Fn((u8, Bin)) -> Content) -> Panel {
         let left = |column: usize| ROW_LABEL_WIDTH + column as f64 * self.column_width;
         let top = |row: usize| HEADER_HEIGHT + row as f64 * ROW_HEIGHT;
         let middle = self.column_width / 2.0;
@@ -188,8 +213,10 @@ impl<'a> Grid<'a> {
                 });
             }
         }
+        let place = place as f64;
         Panel {
-            x: round(x),
+            x: if self.is_stacked { 0.0 } else { round(place * (self.panel_width + GAP)) },
+            y: if self.is_stacked { place * (self.panel_height() + GAP) } else { 0.0 },
             name: name.to_owned(),
             columns: self
                 .bins

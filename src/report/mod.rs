@@ -3,19 +3,25 @@
 //! The page has no script, loads nothing, and is the same byte for byte for the same input; times are in its section `timing` only.
 //! A new section is one file in `sections/`, one template in `templates/` and one line in [`SECTIONS`].
 
+mod annotations;
+mod badge;
+mod cell_text;
 mod csp;
 mod diff;
 mod figures;
 mod forest;
 mod heatmap;
+mod history;
 mod ink;
 mod json;
+mod junit;
 mod kv_record;
 mod markdown;
 mod page;
 mod plot;
 mod sections;
 mod selftest;
+mod small_multiple;
 mod text;
 mod timings;
 
@@ -31,7 +37,11 @@ macro_rules! fields {
 }
 use fields;
 
+pub use annotations::{MAX_ANNOTATIONS, annotations};
+pub use badge::badge_json;
+pub use history::{History, HistoryError};
 pub use json::comparison_json;
+pub use junit::render_junit;
 pub use kv_record::{
     BinLatency, BinQuality, BinThroughput, GroupQuality, KvCapacity, KvRecord, KvStatus, kv_record_json, kv_records,
 };
@@ -39,6 +49,7 @@ pub use markdown::{MARKDOWN_MAX_CHARS, MARKER, render_markdown};
 pub use page::{HTML_MAX_BYTES, HTML_WARN_BYTES, ReportInput, render_html};
 pub use plot::{LinePanel, PlotLine, PlotScale, line_panels};
 pub use selftest::{SelfTestPage, render_selftest};
+pub use text::{terminal_json, terminal_text};
 pub use timings::{ArmTimings, BinTimings, Timings, timings_json};
 
 use page::Page;
@@ -81,6 +92,7 @@ static SECTIONS: &[Section] = &[
     section!(flips, "flips", "Answers that changed"),
     section!(control, "control", "Noise: the baseline against itself"),
     section!(timing, "timing", "Speed and memory"),
+    section!(history, "history", "History"),
     section!(comparability, "comparability", "Comparability"),
     section!(run, "run", "Run details"),
 ];
@@ -112,6 +124,12 @@ pub enum ReportError {
         /// What the plotting library says.
         message: String,
     },
+    /// The XML could not be written.
+    #[error("junit.xml: {message}")]
+    Xml {
+        /// What the XML library says.
+        message: String,
+    },
     /// Too many tasks, bins or arms for one page.
     #[error("the page has {bytes} bytes even without examples, more than {limit}")]
     TooLarge {
@@ -127,7 +145,7 @@ impl Hint for ReportError {
         match self {
             Self::ArmsDiffer { .. } => vec!["judge this comparison again: the verdict belongs to another one".into()],
             Self::TooLarge { .. } => vec!["report fewer candidates or tasks at a time".into()],
-            Self::Template { .. } | Self::Plot { .. } => Vec::new(),
+            Self::Template { .. } | Self::Plot { .. } | Self::Xml { .. } => Vec::new(),
         }
     }
 }

@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::compare::Comparison;
 use crate::gate::Verdict;
 use crate::report::csp::content_security_policy;
-use crate::report::text::visible;
+use crate::report::history::History;
+use crate::report::text::{clip, visible};
 use crate::report::timings::Timings;
 use crate::report::{ReportError, SECTIONS, fields};
 use crate::suite::GatePolicy;
@@ -19,9 +20,19 @@ pub const HTML_WARN_BYTES: usize = 2 * 1024 * 1024;
 /// Above this viewers of attachments refuse; flips are left out until the page is smaller.
 pub const HTML_MAX_BYTES: usize = 10 * 1024 * 1024;
 
-/// Flips shown in all, tried in turn until the page is small enough. A reader looks at a few dozen; a word diff of the longest answers
-/// takes about a millisecond.
-const FLIP_BUDGETS: [usize; 4] = [480, 120, 30, 0];
+/// Flips shown in all, tried in turn until the page is no larger than that. A reader looks at a few dozen; a word diff of the longest
+/// answers takes about a millisecond. Examples give way before the page gets slow to open, the last few before it is refused.
+const FLIP_BUDGETS: [(usize, usize); 6] = [
+    (480, HTML_WARN_BYTES),
+    (240, HTML_WARN_BYTES),
+    (120, HTML_WARN_BYTES),
+    (60, HTML_MAX_BYTES),
+    (15, HTML_MAX_BYTES),
+    (0, HTML_MAX_BYTES),
+];
+
+/// Characters of any one value: more than the longest record of a run, and no text of others makes a page of its own.
+const MAX_VALUE_CHARS: usize = 32 * 1024;
 
 /// The one style block.
 pub(super) const STYLE: &str = include_str!("templates/style.css");
@@ -41,6 +52,8 @@ pub struct ReportInput<'a> {
     pub timings: &'a Timings,
     /// The command line that makes the run again.
     pub reproduce: &'a str,
+    /// Earlier runs and this one, where they are asked for; the section that shows them has their start times.
+    pub history: Option<&'a History>,
 }
 
 impl ReportInput<'_> {
@@ -73,12 +86,13 @@ impl Page<'_> {
 }
 
 /// Templates that sections share, by name.
-const SHARED_TEMPLATES: [(&str, &str); 6] = [
+const SHARED_TEMPLATES: [(&str, &str); 7] = [
     ("page", include_str!("templates/page.html")),
     ("selftest", include_str!("templates/selftest.html")),
     ("macros", include_str!("templates/macros.html")),
     ("plot", include_str!("templates/plot.html")),
     ("forest", include_str!("templates/forest.html")),
+    ("small_multiple", include_str!("templates/small_multiple.html")),
     ("heatmaps", include_str!("templates/heatmaps.html")),
 ];
 
@@ -93,14 +107,19 @@ pub fn render_html(input: &ReportInput) -> Result<String, ReportError> {
     input.check()?;
     let environment = environment()?;
     let mut bytes = 0;
-    for flip_budget in FLIP_BUDGETS {
+    for (flip_budget, limit) in FLIP_BUDGETS {
         let html = render_page(&Page { input, flip_budget, environment: &environment })?;
         bytes = html.len();
-        if bytes <= HTML_MAX_BYTES {
+        if bytes <= limit {
             return Ok(html);
         }
     }
     Err(ReportError::TooLarge { bytes, limit: HTML_MAX_BYTES })
+}
+
+/// Whether no example is left out for want of room.
+fn page_shows_all(input: &ReportInput, flip_budget: usize) -> bool {
+    input.comparison.candidates.iter().map(|arm| arm.flips.len()).sum::<usize>() <= flip_budget
 }
 
 /// Every value printed is made visible and escaped; only what the library itself rendered is taken as it is.
@@ -111,7 +130,9 @@ pub(super) fn environment() -> Result<Environment<'static>, ReportError> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.map_err(|source| ReportError::Template { name: "syntax", source })?);
     environment.set_formatter(|out, state, value| match value.as_str() {
-        Some(text) if !value.is_safe() => escape_formatter(out, state, &Value::from(visible(text))),
+        Some(text) if !value.is_safe() => {
+            escape_formatter(out, state, &Value::from(visible(&clip(text, MAX_VALUE_CHARS))))
+        }
         _ => escape_formatter(out, state, value),
     });
     let sections = SECTIONS.iter().map(|section| (section.id, section.template));
@@ -147,7 +168,7 @@ fn render_page(page: &Page) -> Result<String, ReportError> {
         suite => comparison.suite,
         tool_version => comparison.tool_version,
         is_large => bytes > HTML_WARN_BYTES,
-        flips_were_cut => page.flip_budget < FLIP_BUDGETS[0],
+        flips_were_cut => page.flip_budget < FLIP_BUDGETS[0].0 && !page_shows_all(page.input, page.flip_budget),
     };
     render(page.environment, "page", view)
 }

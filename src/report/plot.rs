@@ -152,12 +152,33 @@ fn percent_axis(top: f64, steps: u32) -> TickAxis {
     TickAxis { ticks: (0..=steps).map(label).collect(), range: 0.0..top * 1.03 }
 }
 
+/// Pixels of an average character of a label, and between two labels.
+const LABEL_CHARACTER_WIDTH: f64 = 8.5;
+const LABEL_GAP: f64 = 5.0;
+
+/// Leaves out the labels that would run into the next one, from the longest bin down: that one is looked at first.
+fn thinned(ticks: &[(f64, String)], range: &Range<f64>, width: f64) -> Vec<(f64, String)> {
+    let mut kept: Vec<(f64, String)> = Vec::new();
+    let mut free = f64::INFINITY;
+    for (place, label) in ticks.iter().rev() {
+        let middle = (place - range.start) / (range.end - range.start) * width;
+        let half = label.chars().count() as f64 * LABEL_CHARACTER_WIDTH / 2.0;
+        if middle + half <= free {
+            free = middle - half - LABEL_GAP;
+            kept.push((*place, label.clone()));
+        }
+    }
+    kept.reverse();
+    kept
+}
+
 fn draw_curves(svg: &mut String, ticks: &[(f64, String)], curves: &[Curve]) -> Result<(), String> {
     let (Some(first), Some(last)) = (ticks.first(), ticks.last()) else {
         return Err("no bins".into());
     };
     let area = SVGBackend::with_string(svg, CURVES_SIZE).into_drawing_area();
-    let x_axis = TickAxis { ticks: ticks.to_vec(), range: first.0 - 0.5..last.0 + 0.5 };
+    let range = first.0 - 0.5..last.0 + 0.5;
+    let x_axis = TickAxis { ticks: thinned(ticks, &range, f64::from(CURVES_SIZE.0 - 72)), range };
     let mut chart = ChartBuilder::on(&area)
         .margin(10)
         .x_label_area_size(28)
@@ -234,8 +255,10 @@ fn draw_bars(svg: &mut String, labels: &[String], stacks: &[Stack], top: f64) ->
         return Err("no bins".into());
     }
     let area = SVGBackend::with_string(svg, BARS_SIZE).into_drawing_area();
-    let ticks = labels.iter().enumerate().map(|(index, label)| (index as f64, label.clone())).collect();
-    let x_axis = TickAxis { ticks, range: -0.6..labels.len() as f64 - 0.4 };
+    let ticks: Vec<(f64, String)> =
+        labels.iter().enumerate().map(|(index, label)| (index as f64, label.clone())).collect();
+    let range = -0.6..labels.len() as f64 - 0.4;
+    let x_axis = TickAxis { ticks: thinned(&ticks, &range, f64::from(BARS_SIZE.0 - 62)), range };
     let mut chart = ChartBuilder::on(&area)
         .margin(8)
         .x_label_area_size(26)

@@ -134,6 +134,10 @@ async fn run_opened(
         on_event(RunEvent::Warning(warning.clone()));
     }
     let mut state = Progress::new(&run, opened, on_event);
+    // Later starts find answers; the first line of the log is when the arm was started, which a history goes by.
+    if state.done.is_empty() {
+        state.writer.event("started", &run.manifest.arm.name);
+    }
     let result = state.ask_all(&run, target, cancel).await;
     // Also after an interruption: the next start cannot see what happened to the server in this one.
     state.writer.add_checks(target.watched().await);

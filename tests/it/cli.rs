@@ -7,6 +7,8 @@ mod action;
 mod bench;
 mod confirm;
 mod engine_options;
+mod github;
+mod history;
 mod inspect_log;
 mod plan;
 mod probe;
@@ -51,6 +53,7 @@ impl Desk {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("KVGAUGE_")) {
             command.env_remove(name);
         }
+        command.env_remove("GITHUB_ACTIONS").env_remove("GITHUB_STEP_SUMMARY");
         command.env("CI", "1").env("KVGAUGE_CACHE_DIR", self.path("cache")).env("KVGAUGE_OFFLINE", "1");
         command.env_remove("HF_HOME").env("XDG_CACHE_HOME", self.path("xdg")).env("HOME", self.path("home"));
         command.current_dir(self.folder.path()).args(args);
@@ -187,6 +190,8 @@ fn a_clean_dry_run_ends_in_a_table_and_all_files() {
         "report.html",
         "summary.md",
         "comparison.json",
+        "junit.xml",
+        "badge.json",
         "samples.parquet",
         "timings.json",
         "kv_record.json",
@@ -347,7 +352,8 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 
 /// Derived files of a run folder: what must not depend on how often the run was killed.
 fn derived(run: &Path) -> Vec<(String, Vec<u8>)> {
-    let names = ["comparison.json", "report.html", "summary.md", "timings.json", "kv_record.json"];
+    let names =
+        ["comparison.json", "report.html", "summary.md", "junit.xml", "badge.json", "timings.json", "kv_record.json"];
     names.map(|name| (name.to_string(), fs::read(run.join(name)).unwrap())).to_vec()
 }
 

@@ -95,6 +95,7 @@ fn judged(text: &str) -> Judged {
         policy: &policy,
         timings: &timings,
         reproduce: "kvgauge check",
+        history: None,
     };
     let html = render_html(&input).unwrap().replace('\u{a0}', " ");
     let markdown = render_markdown(&input).unwrap();

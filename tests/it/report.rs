@@ -1,15 +1,18 @@
 //! The report as a reader, a bot and a hostile model would meet it.
 
+mod browser;
 mod fixture;
+mod history;
+mod hostile;
+mod machine;
+mod many;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::process::Command;
 
 use kvgauge::gate::Ruling;
 use kvgauge::report::{
     HTML_MAX_BYTES, HTML_WARN_BYTES, KvStatus, MARKDOWN_MAX_CHARS, MARKER, ReportError, comparison_json,
-    kv_record_json, kv_records, render_html, render_markdown, timings_json,
+    kv_record_json, kv_records, render_html, render_junit, render_markdown, timings_json,
 };
 
 use fixture::{Fixture, NASTY, fixture};
@@ -46,6 +49,7 @@ const ELEMENTS: &[&str] = &[
     "meta",
     "nav",
     "p",
+    "path",
     "polygon",
     "polyline",
     "pre",
@@ -96,7 +100,12 @@ fn text_of(html: &str) -> String {
 
 /// The page without its section on speed.
 fn without_timing(html: &str) -> String {
-    let (before, rest) = html.split_once("<section id=\"timing\"").expect("the page has the section");
+    without(html, "timing")
+}
+
+/// The page without one of its sections.
+fn without(html: &str, section: &str) -> String {
+    let (before, rest) = html.split_once(&format!("<section id=\"{section}\"")).expect("the page has the section");
     let (_, after) = rest.split_once("</section>").expect("sections are closed");
     format!("{before}{after}")
 }
@@ -373,36 +382,6 @@ fn a_comparison_with_nothing_in_it_still_makes_a_page() {
     render_markdown(&fixture.input()).unwrap();
 }
 
-/// Opens the page in headless Chromium with its console on; skipped where there is none.
-#[test]
-fn a_browser_finds_nothing_to_complain_about() {
-    let Some(browser) = browser() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let page = folder.path().join("report.html");
-    std::fs::write(&page, html()).unwrap();
-    let output = Command::new(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"])
-        .args(["--disable-component-update", "--disable-sync", "--disable-quic", "--enable-logging=stderr", "--v=0"])
-        .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
-        .arg("--dump-dom")
-        .arg(format!("file://{}", page.display()))
-        .output()
-        .unwrap();
-    let log = String::from_utf8_lossy(&output.stderr);
-    assert!(!log.contains("CONSOLE") && !log.contains("Content Security Policy"), "{log}");
-    let dom = String::from_utf8_lossy(&output.stdout);
-    for (name, _) in tags(&dom) {
-        assert!(ELEMENTS.contains(&name.as_str()), "element {name} after parsing");
-    }
-    assert!(dom.contains("REGRESSED"));
-}
-
-fn browser() -> Option<PathBuf> {
-    let folders = std::env::var_os("PATH")?;
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    std::env::split_paths(&folders).flat_map(|folder| names.map(|name| folder.join(name))).find(|path| path.is_file())
-}
-
 /// `cargo test --test it -- --ignored write_the_page` writes the documents to the folder of temporary files, to be looked at.
 #[test]
 #[ignore = "writes files for people to look at"]
@@ -411,6 +390,10 @@ fn write_the_page() {
     let folder = std::env::temp_dir().join("kvgauge-report");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("report.html"), html()).unwrap();
+    let nights = history::nights(14);
+    std::fs::write(folder.join("history.html"), history::page_of(nights.path(), &fixture)).unwrap();
+    std::fs::write(folder.join("many.html"), many::page()).unwrap();
+    std::fs::write(folder.join("junit.xml"), render_junit(&fixture.input()).unwrap()).unwrap();
     std::fs::write(folder.join("summary.md"), render_markdown(&fixture.input()).unwrap()).unwrap();
     std::fs::write(folder.join("kv_record.json"), kv_record_json(&fixture.input())).unwrap();
     std::fs::write(folder.join("comparison.json"), comparison_json(&fixture.comparison, &fixture.verdict)).unwrap();

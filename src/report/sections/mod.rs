@@ -5,6 +5,7 @@ pub(crate) mod comparability;
 pub(crate) mod confirmation;
 pub(crate) mod control;
 pub(crate) mod flips;
+pub(crate) mod history;
 pub(crate) mod in_effect;
 pub(crate) mod kv_record;
 pub(crate) mod likelihood;

@@ -13,6 +13,11 @@ use crate::report::{ReportError, fields, figures};
 use crate::sample::Bin;
 use crate::suite::TaskGroup;
 
+/// Candidates whose plots are all shown; more would make the page a long way to whatever comes after them.
+const MAX_UNFOLDED_ARMS: usize = 4;
+/// Of more candidates, those with the worst ruling that are unfolded from the start.
+const MAX_OPEN_ARMS: usize = 2;
+
 pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
     let input = page.input;
     let comparison = input.comparison;
@@ -23,13 +28,19 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
             panels.push(panel(page, group)?);
         }
     }
+    let worst = input.verdict.arms.iter().map(|arm| arm.ruling).max();
+    let is_folded = comparison.candidates.len() > MAX_UNFOLDED_ARMS;
+    let mut opened = 0;
     let mut arms = Vec::new();
     for (index, (arm, verdict)) in comparison.candidates.iter().zip(&input.verdict.arms).enumerate() {
+        let is_open = Some(verdict.ruling) == worst && opened < MAX_OPEN_ARMS;
+        opened += usize::from(is_open);
         let maps = heatmaps(comparison, arm, index);
         let scope = maps.as_ref().map(|maps| maps.scope.clone());
         arms.push(fields! {
             name => arm.summary.arm.name,
             mark => figures::mark(verdict.ruling),
+            is_open => is_open,
             forest => page.embed("forest", forest(index, verdict, input.policy, range, ink::candidate(index).themed()))?,
             heatmaps => maps.map(|maps| page.embed("heatmaps", maps)).transpose()?,
             scope => scope,
@@ -40,6 +51,7 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
         legend => legend(comparison),
         panels => panels,
         arms => arms,
+        is_folded => is_folded,
         margin => figures::points(Some(-input.policy.margin)),
         baseline => comparison.baseline.arm.name,
     }))

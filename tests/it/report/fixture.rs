@@ -53,6 +53,7 @@ impl Fixture {
             policy: &self.policy,
             timings: &self.timings,
             reproduce: "kvgauge check --suite quick --kv-cache-dtype bfloat16,fp8_e4m3,fp8_e5m2,int8_per_token_head --seed 7",
+            history: None,
         }
     }
 }

@@ -9,14 +9,14 @@ use crate::engine_settings::{EngineArgs, EngineSettings, Switch};
 use crate::failure::Failure;
 use crate::settings::DEFAULT_BASELINE;
 
-/// Noise on stored keys, signal-to-noise ratio of each row in dB. Eight-bit codecs are at 30 to 40 dB, four bits at 15 to 20.
+/// Noise on stored keys, signal-to-noise ratio of each row in dB: from a tenth of a row's magnitude to all of it.
 const K_NOISE_DB: [i32; 4] = [20, 10, 5, 0];
 
 /// Values are averaged over the attended positions, which takes noise away: more of it is needed.
 const V_NOISE_DB: [i32; 4] = [10, 0, -5, -10];
 
-/// Added to every 8th dimension of the keys before RoPE. Keys of models with large biases are some ten times as large as
-/// their neighbours'; the codec's scale then follows the outlier, and its steps are too wide for the rest.
+/// Added to every 8th dimension of the keys before RoPE. The codec's scale then follows the outlier, and its steps are too wide
+/// for the rest.
 const KEY_BIAS: [i32; 3] = [4, 16, 64];
 
 /// A codec whose scale follows the largest value of a row, so that outliers matter.

@@ -22,11 +22,13 @@ pub const HTML_MAX_BYTES: usize = 10 * 1024 * 1024;
 
 /// Flips shown in all, tried in turn until the page is no larger than that. A reader looks at a few dozen; a word diff of the longest
 /// answers takes about a millisecond. Examples give way before the page gets slow to open, the last few before it is refused.
-const FLIP_BUDGETS: [(usize, usize); 6] = [
+const FLIP_BUDGETS: [(usize, usize); 8] = [
     (480, HTML_WARN_BYTES),
     (240, HTML_WARN_BYTES),
     (120, HTML_WARN_BYTES),
-    (60, HTML_MAX_BYTES),
+    (60, HTML_WARN_BYTES),
+    (30, HTML_WARN_BYTES),
+    (30, HTML_MAX_BYTES),
     (15, HTML_MAX_BYTES),
     (0, HTML_MAX_BYTES),
 ];

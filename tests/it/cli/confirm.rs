@@ -125,7 +125,11 @@ fn cells_of_the_policy_have_to_exist_and_say_what_they_do() {
         desk.dry_run(&["--samples", "24", "--damage", "wrong@2K=0.6", "--kv-cache-dtype", "fp8_e4m3"])
     };
     let all = ["retrieval", "structure", "long_output"];
-    let tier = |tier: &str| all.map(|group| format!("[gate.cells.\"{group}/2K\"]\ntier = \"{tier}\"\n")).concat();
+    let tier = |tier: &str| {
+        let cells = all.map(|group| format!("[gate.cells.\"{group}/2K\"]\ntier = \"{tier}\"\n")).concat();
+        // A symptom holds for the whole arm, whatever the tier of its cells is.
+        format!("[gate]\nsymptom_min_items = 50\n{cells}")
+    };
     assert_eq!(check(&tier("critical")).code, Some(100));
     let supporting = check(&tier("supporting"));
     assert_eq!(supporting.code, Some(0), "{}", supporting.stdout);

@@ -120,9 +120,9 @@ impl<'a> Place<'a> {
         let unconfirmed = || GateError::Unconfirmed { arm: name.into(), bin };
         let index = first.candidates.iter().position(|it| it.summary.arm.name == name).ok_or_else(unconfirmed)?;
         let here = again.iter().filter(|again| again.bins.contains(&bin));
-        let found =
+        let mut found =
             here.filter_map(|again| Some((again, again.candidates.iter().find(|it| it.summary.arm.name == name)?)));
-        let (again, arm) = found.last().ok_or_else(unconfirmed)?;
+        let (again, arm) = found.next_back().ok_or_else(unconfirmed)?;
         let place = Self { index, bin, again, arm };
         place.refuse_other_measurement(first)?;
         Ok(place)

@@ -1,6 +1,8 @@
 //! Two cases on record: a collapse in one bin that a mean hides, and a loss too small for any bin. Their outcomes are kept as counts
 //! per bin, and made into records here.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its input has failed")]
+
 use std::collections::BTreeMap;
 
 use kvgauge::compare::{Comparison, compare};

@@ -1,5 +1,7 @@
 //! The report as a reader, a bot and a hostile model would meet it.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its input has failed")]
+
 mod browser;
 mod fixture;
 mod history;

@@ -169,7 +169,7 @@ pub(super) fn of_comparison(comparison: &Comparison, verdict: &Verdict, run_dir:
             delta: cell.delta.delta,
             interval: cell.delta.interval,
         });
-        let rising = judged.symptoms.iter().filter(|it| it.regressed).map(|it| it.symptom.bin).collect();
+        let rising: Vec<Bin> = judged.symptoms.iter().filter(|it| it.regressed).map(|it| it.symptom.bin).collect();
         PastArm {
             name: judged.arm.clone(),
             ruling: judged.ruling,
@@ -211,7 +211,7 @@ fn of_document(document: Document) -> Result<PastRun, String> {
     for (candidate, judged) in comparison.candidates.iter().zip(&verdict.arms) {
         let resolved = &candidate.summary.resolved;
         let cells = judged.cells.iter().map(cell).collect::<Result<Vec<_>, _>>()?;
-        let rising = judged.symptoms.iter().filter(|it| it.regressed).map(|it| it.symptom.bin).collect();
+        let rising: Vec<Bin> = judged.symptoms.iter().filter(|it| it.regressed).map(|it| it.symptom.bin).collect();
         arms.push(PastArm {
             name: judged.arm.clone(),
             ruling: judged.ruling,
@@ -235,21 +235,24 @@ struct Cell {
 fn cell(part: &CellPart) -> Result<Cell, String> {
     let DeltaPart { pairs, delta, interval } = part.delta;
     let is_share = |share: f64| (-1.0..=1.0).contains(&share);
-    if delta.is_some_and(|delta| !is_share(delta)) || interval.is_some_and(|(low, high)| !(low <= high)) {
+    if delta.is_some_and(|delta| !is_share(delta)) || !interval.is_none_or(|(low, high)| low <= high) {
         return Err(format!("{COMPARISON_FILE} is damaged: the difference at {} is none of shares", part.bin));
     }
     Ok(Cell { bin: part.bin, ruling: part.ruling, pairs, delta, interval })
 }
 
+/// Pairs, difference and interval of a cell.
+type Known = (f64, f64, Option<(f64, f64)>);
+
 /// Differences of whole bins. The interval of a weighted sum of independent differences is recovered from theirs (MOVER: Zou and
 /// Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008); of one cell it is its own.
-fn bins(arm: Ruling, cells: &[Cell], rising: &Vec<Bin>) -> Vec<PastBin> {
+fn bins(arm: Ruling, cells: &[Cell], rising: &[Bin]) -> Vec<PastBin> {
     let mut by_bin: BTreeMap<Bin, Vec<&Cell>> = BTreeMap::new();
     for cell in cells {
         by_bin.entry(cell.bin).or_default().push(cell);
     }
     let whole = |(bin, cells): (Bin, Vec<&Cell>)| {
-        let known: Vec<(f64, f64, Option<(f64, f64)>)> =
+        let known: Vec<Known> =
             cells.iter().filter_map(|cell| Some((cell.pairs as f64, cell.delta?, cell.interval))).collect();
         let pairs: f64 = known.iter().map(|(pairs, ..)| pairs).sum();
         if pairs <= 0.0 {
@@ -327,12 +330,12 @@ mod tests {
 
     #[test]
     fn one_cell_keeps_its_interval_and_several_are_weighted() {
-        let alone = bins(Ruling::Pass, &[cell(Ruling::Pass, 80, -0.02, 0.03)], &vec![]);
+        let alone = bins(Ruling::Pass, &[cell(Ruling::Pass, 80, -0.02, 0.03)], &[]);
         assert!(
             (alone[0].interval.unwrap().0 + 0.05).abs() < 1e-12 && (alone[0].interval.unwrap().1 - 0.01).abs() < 1e-12
         );
         let cells = [cell(Ruling::Pass, 300, 0.0, 0.04), cell(Ruling::Inconclusive, 100, -0.4, 0.12)];
-        let both = bins(Ruling::Inconclusive, &cells, &vec![])[0];
+        let both = bins(Ruling::Inconclusive, &cells, &[])[0];
         assert_eq!((both.pairs, both.ruling), (400, Ruling::Inconclusive));
         assert!((both.delta + 0.1).abs() < 1e-12);
         let half = (0.03_f64.powi(2) + 0.03_f64.powi(2)).sqrt();
@@ -342,9 +345,9 @@ mod tests {
     #[test]
     fn a_rising_symptom_and_an_invalid_arm_are_the_ruling_of_a_bin() {
         let cells = [cell(Ruling::Pass, 80, 0.0, 0.03)];
-        assert_eq!(bins(Ruling::Regressed, &cells, &vec![Bin(512)])[0].ruling, Ruling::Regressed);
-        assert_eq!(bins(Ruling::Invalid, &cells, &vec![Bin(512)])[0].ruling, Ruling::Invalid);
+        assert_eq!(bins(Ruling::Regressed, &cells, &[Bin(512)])[0].ruling, Ruling::Regressed);
+        assert_eq!(bins(Ruling::Invalid, &cells, &[Bin(512)])[0].ruling, Ruling::Invalid);
         let unknown = Cell { delta: None, ..cell(Ruling::Inconclusive, 0, 0.0, 0.0) };
-        assert!(bins(Ruling::Inconclusive, &[unknown], &vec![]).is_empty());
+        assert!(bins(Ruling::Inconclusive, &[unknown], &[]).is_empty());
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Skipped with a note where there is no Chromium, unless `KVGAUGE_REQUIRE_CHROMIUM` is set.
 
+#![expect(clippy::print_stderr, reason = "a skipped test says so")]
+
 use std::io::Read as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -41,7 +43,7 @@ impl Browser {
         let mut places = std::env::split_paths(&folders).flat_map(|folder| names.map(|name| folder.join(name)));
         let Some(program) = places.find(|path| path.is_file()) else {
             assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set and there is no Chromium");
-            println!("no Chromium: the page was not opened");
+            eprintln!("no Chromium: the page was not opened");
             return None;
         };
         Some(Self { program, folder: tempfile::tempdir().unwrap() })

@@ -70,6 +70,9 @@ fn a_suite_per_candidate_and_group_has_a_case_per_bin() {
     assert_eq!(text, render_junit(&super::fixture::fixture(1.7).input()).unwrap());
 }
 
+/// What is done to a fixture.
+type Change<'a> = &'a dyn Fn(&mut Fixture);
+
 #[test]
 fn a_build_server_sees_the_ruling_of_every_arm_whatever_it_comes_from() {
     let fixture_of = |change: &dyn Fn(&mut Fixture)| {
@@ -77,7 +80,7 @@ fn a_build_server_sees_the_ruling_of_every_arm_whatever_it_comes_from() {
         change(&mut fixture);
         fixture
     };
-    let changes: [(&str, &dyn Fn(&mut Fixture)); 5] = [
+    let changes: [(&str, Change); 5] = [
         ("as judged", &|fixture| fixture.verdict.arms[0].symptoms.clear()),
         ("invalid", &|fixture| {
             fixture.verdict.arms[1].ruling = Ruling::Invalid;

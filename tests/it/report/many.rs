@@ -1,6 +1,6 @@
 //! The largest report that a nightly makes: eight candidates, fifteen bins, twenty tasks, thousands of changed answers, in Chinese.
 
-use kvgauge::compare::{ArmSummary, Delta};
+use kvgauge::compare::{ArmComparison, ArmSummary, Delta};
 use kvgauge::report::{HTML_WARN_BYTES, MARKDOWN_MAX_CHARS, render_html, render_junit, render_markdown};
 use kvgauge::sample::Bin;
 
@@ -10,6 +10,29 @@ const ARMS: usize = 8;
 const BIN_COUNT: u32 = 15;
 const TASK_COUNT: usize = 20;
 const FLIPS_PER_ARM: usize = 1500;
+
+/// Repeats the cells of one arm by itself.
+fn spread_summary(summary: &mut ArmSummary, tasks: &[String], bins: &[Bin]) {
+    let (cells, depths) = (summary.cells.clone(), summary.depth_cells.clone());
+    let place =
+        |index: usize, bin: Bin| index * BINS.len() % TASKS.len() + BINS.iter().position(|it| *it >= bin).unwrap_or(4);
+    summary.cells.clear();
+    summary.depth_cells.clear();
+    for (index, task) in tasks.iter().enumerate() {
+        for bin in bins {
+            let mut cell = cells[place(index, *bin)].clone();
+            (cell.task, cell.bin) = (task.clone(), *bin);
+            summary.cells.push(cell);
+            for depth in
+                depths.iter().filter(|it| it.task == TASKS[index % TASKS.len()] && it.bin == BINS[index % BINS.len()])
+            {
+                let mut depth = depth.clone();
+                (depth.task, depth.bin) = (task.clone(), *bin);
+                summary.depth_cells.push(depth);
+            }
+        }
+    }
+}
 
 /// Repeats what the fixture has until every bin and task is there.
 fn spread(fixture: &mut Fixture) {
@@ -23,32 +46,9 @@ fn spread(fixture: &mut Fixture) {
         .collect();
     fixture.comparison.bins.clone_from(&bins);
     fixture.comparison.tasks.clone_from(&tasks);
-    let spread_summary = |summary: &mut ArmSummary| {
-        let (cells, depths) = (summary.cells.clone(), summary.depth_cells.clone());
-        let place = |index: usize, bin: Bin| {
-            index * BINS.len() % TASKS.len() + BINS.iter().position(|it| *it >= bin).unwrap_or(4)
-        };
-        summary.cells.clear();
-        summary.depth_cells.clear();
-        for (index, task) in tasks.iter().enumerate() {
-            for bin in &bins {
-                let mut cell = cells[place(index, *bin)].clone();
-                (cell.task, cell.bin) = (task.clone(), *bin);
-                summary.cells.push(cell);
-                for depth in depths
-                    .iter()
-                    .filter(|it| it.task == TASKS[index % TASKS.len()] && it.bin == BINS[index % BINS.len()])
-                {
-                    let mut depth = depth.clone();
-                    (depth.task, depth.bin) = (task.clone(), *bin);
-                    summary.depth_cells.push(depth);
-                }
-            }
-        }
-    };
-    spread_summary(&mut fixture.comparison.baseline);
+    spread_summary(&mut fixture.comparison.baseline, &tasks, &bins);
     for (arm, judged) in fixture.comparison.candidates.iter_mut().zip(&mut fixture.verdict.arms) {
-        spread_summary(&mut arm.summary);
+        spread_summary(&mut arm.summary, &tasks, &bins);
         let (deltas, groups, cells, symptoms) =
             (arm.tasks.clone(), arm.groups.clone(), judged.cells.clone(), judged.symptoms.clone());
         arm.tasks = tasks
@@ -83,19 +83,23 @@ fn spread(fixture: &mut Fixture) {
                 judged.symptoms.push(symptom);
             }
         }
-        let flips = arm.flips.clone();
-        arm.flips = flips.iter().cycle().take(if flips.is_empty() { 0 } else { FLIPS_PER_ARM }).cloned().collect();
-        for (index, flip) in arm.flips.iter_mut().enumerate() {
-            flip.bin = bins[index % bins.len()];
-            flip.candidate_text =
-                format!("编号是{index}。{}", "价格为十二元，库存为零；北门的密码写在账本里。".repeat(12));
-            flip.excerpt = format!(
-                "{}北门的密码是{}。{}",
-                "港务局星期五中午关门。".repeat(60),
-                flip.expected,
-                "驳船等待晚潮和领航员。".repeat(60)
-            );
-        }
+        spread_flips(arm, &bins);
+    }
+}
+
+/// Many changed answers, in Chinese.
+fn spread_flips(arm: &mut ArmComparison, bins: &[Bin]) {
+    let flips = arm.flips.clone();
+    arm.flips = flips.iter().cycle().take(if flips.is_empty() { 0 } else { FLIPS_PER_ARM }).cloned().collect();
+    for (index, flip) in arm.flips.iter_mut().enumerate() {
+        flip.bin = bins[index % bins.len()];
+        flip.candidate_text = format!("编号是{index}。{}", "价格为十二元，库存为零；北门的密码写在账本里。".repeat(12));
+        flip.excerpt = format!(
+            "{}北门的密码是{}。{}",
+            "港务局星期五中午关门。".repeat(60),
+            flip.expected,
+            "驳船等待晚潮和领航员。".repeat(60)
+        );
     }
 }
 

@@ -225,9 +225,13 @@ impl Check {
         self.status == CheckStatus::Contradicted
     }
 
-    /// With what `later` saw of the same fact: all observations, and the status that leaves the least to rely on.
+    /// With what `later` saw of the same fact: every observation once, and the status that leaves the least to rely on.
     pub fn extend(&mut self, later: Self) {
-        self.observed.extend(later.observed);
+        for observation in later.observed {
+            if !self.observed.contains(&observation) {
+                self.observed.push(observation);
+            }
+        }
         self.status = match (self.status, later.status) {
             (CheckStatus::Contradicted, _) | (_, CheckStatus::Contradicted) => CheckStatus::Contradicted,
             (CheckStatus::Unknown, _) | (_, CheckStatus::Unknown) => CheckStatus::Unknown,

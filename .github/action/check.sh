@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Runs `kvgauge check` and says what came of it. A verdict is no failure of this step: the report has to be uploaded first, and a
-# later step exits with the code. KVGAUGE_RUN_DIR and KVGAUGE_BASELINES are read by kvgauge itself.
+# later step exits with the code. KVGAUGE_RUN_DIR is read by kvgauge itself.
 set -euo pipefail
 
 run_dir=${KVGAUGE_RUN_DIR:?}
-# An empty variable counts as not set.
+if [ -e "$run_dir" ]; then
+    echo "::error title=kvgauge::the run folder $run_dir exists: its answers would be taken for this build's; give the job another"
+    exit 2
+fi
 read -r -a arguments <<<"${KVGAUGE_CHECK_ARGS:-}"
 
 code=0

@@ -91,7 +91,7 @@ pub fn min_effect_of_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin) -> f6
 
 /// Whether the ruling of this cell counts for the verdict of its arm; a cell that does not is only shown.
 pub fn is_required_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin) -> bool {
-    of_cell(policy, group, bin).tier != Tier::Advisory
+    of_cell(policy, group, bin).is_judged()
 }
 
 /// Cells that the policy names with both group and bin.

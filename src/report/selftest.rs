@@ -52,6 +52,8 @@ pub fn render_selftest(page: &SelfTestPage) -> Result<String, ReportError> {
         .collect();
     let view = fields! {
         title => format!("{} · {}", result.model, result.suite),
+        skip => fields! { id => "proof", what => "result" },
+        subtitle => "Selftest of the instrument",
         policy => content_security_policy(STYLE),
         style => Value::from_safe_string(STYLE.to_owned()),
         tool_version => result.tool_version,

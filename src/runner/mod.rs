@@ -140,7 +140,9 @@ async fn run_opened(
     }
     let result = state.ask_all(&run, target, cancel).await;
     // Also after an interruption: the next start cannot see what happened to the server in this one.
-    state.writer.add_checks(target.watched().await);
+    if state.asked > 0 {
+        state.writer.add_checks(target.watched().await);
+    }
     let status = if result.is_ok() { RunStatus::Complete } else { RunStatus::Interrupted };
     let finished = state.writer.finish(status);
     match result {

@@ -14,6 +14,7 @@ use crate::record::run::MAX_ARMS;
 use crate::report::history::{PastArm, PastBin, PastRun, folder_name};
 use crate::report::text::clip;
 use crate::sample::Bin;
+use crate::setup::Resolved;
 
 /// Name of the document in a run folder.
 const COMPARISON_FILE: &str = "comparison.json";
@@ -63,6 +64,15 @@ struct ResolvedPart {
     engine: Fact,
     kernel: Fact,
     attention_backend: Fact,
+}
+
+/// Engine, kernel and attention backend in effect, where known.
+type EngineFacts = [Option<String>; 3];
+
+impl ResolvedPart {
+    fn facts(&self) -> EngineFacts {
+        [&self.engine, &self.kernel, &self.attention_backend].map(|fact| fact.value.clone())
+    }
 }
 
 #[derive(Deserialize)]
@@ -153,15 +163,10 @@ pub(super) fn read(folder: &Path) -> Result<PastRun, String> {
 
 /// The run in memory.
 pub(super) fn of_comparison(comparison: &Comparison, verdict: &Verdict, run_dir: Option<&Path>) -> PastRun {
-    let resolved = &comparison.baseline.resolved;
-    let facts = run_facts(
-        &comparison.tool_version,
-        &comparison.plan,
-        [&comparison.model.weights, &comparison.model.tokenizer],
-        [&resolved.engine.value, &resolved.kernel.value, &resolved.attention_backend.value],
-    );
+    let engine = |resolved: &Resolved| -> EngineFacts {
+        [&resolved.engine, &resolved.kernel, &resolved.attention_backend].map(|fact| fact.value.clone())
+    };
     let arms = comparison.candidates.iter().zip(&verdict.arms).map(|(candidate, judged)| {
-        let resolved = &candidate.summary.resolved;
         let cells = judged.cells.iter().map(|cell| Cell {
             bin: cell.bin,
             ruling: cell.ruling,
@@ -170,18 +175,24 @@ pub(super) fn of_comparison(comparison: &Comparison, verdict: &Verdict, run_dir:
             interval: cell.delta.interval,
         });
         let rising: Vec<Bin> = judged.symptoms.iter().filter(|it| it.regressed).map(|it| it.symptom.bin).collect();
-        PastArm {
-            name: judged.arm.clone(),
-            ruling: judged.ruling,
-            facts: arm_facts([&resolved.engine.value, &resolved.kernel.value, &resolved.attention_backend.value]),
-            bins: bins(judged.ruling, &cells.collect::<Vec<_>>(), &rising),
-        }
+        past_arm(
+            judged.arm.clone(),
+            judged.ruling,
+            &engine(&candidate.summary.resolved),
+            &cells.collect::<Vec<_>>(),
+            &rising,
+        )
     });
     let mut run = PastRun {
         name: run_dir.map_or_else(|| "this run".into(), folder_name),
         started_unix_ms: None,
         subject: (comparison.suite.clone(), comparison.model.name.clone()),
-        facts,
+        facts: run_facts(
+            &comparison.tool_version,
+            &comparison.plan,
+            [&comparison.model.weights, &comparison.model.tokenizer],
+            &engine(&comparison.baseline.resolved),
+        ),
         arms: arms.collect(),
     };
     run.started_unix_ms = run_dir.and_then(|folder| started(folder, &run));
@@ -200,27 +211,30 @@ fn of_document(document: Document) -> Result<PastRun, String> {
     if names != verdict.arms.iter().map(|arm| arm.arm.as_str()).collect::<Vec<_>>() {
         return Err(format!("{COMPARISON_FILE} judges other arms than it compares"));
     }
-    let resolved = &comparison.baseline.resolved;
     let facts = run_facts(
         &comparison.tool_version,
         &comparison.plan,
         [&comparison.model.weights, &comparison.model.tokenizer],
-        [&resolved.engine.value, &resolved.kernel.value, &resolved.attention_backend.value],
+        &comparison.baseline.resolved.facts(),
     );
     let mut arms = Vec::new();
-    for (candidate, judged) in comparison.candidates.iter().zip(&verdict.arms) {
-        let resolved = &candidate.summary.resolved;
+    for (candidate, judged) in comparison.candidates.iter().zip(verdict.arms) {
         let cells = judged.cells.iter().map(cell).collect::<Result<Vec<_>, _>>()?;
         let rising: Vec<Bin> = judged.symptoms.iter().filter(|it| it.regressed).map(|it| it.symptom.bin).collect();
-        arms.push(PastArm {
-            name: judged.arm.clone(),
-            ruling: judged.ruling,
-            facts: arm_facts([&resolved.engine.value, &resolved.kernel.value, &resolved.attention_backend.value]),
-            bins: bins(judged.ruling, &cells, &rising),
-        });
+        arms.push(past_arm(judged.arm, judged.ruling, &candidate.summary.resolved.facts(), &cells, &rising));
     }
     let subject = (comparison.suite, comparison.model.name);
     Ok(PastRun { name: String::new(), started_unix_ms: None, subject, facts, arms })
+}
+
+fn past_arm(name: String, ruling: Ruling, engine: &EngineFacts, cells: &[Cell], rising: &[Bin]) -> PastArm {
+    let [engine, kernel, backend] = engine.each_ref().map(Option::as_deref);
+    PastArm {
+        name,
+        ruling,
+        facts: facts(&[("engine", engine), ("kernel", kernel), ("backend", backend)]),
+        bins: bins(ruling, cells, rising),
+    }
 }
 
 /// One judged cell, wherever it comes from.
@@ -280,22 +294,19 @@ fn run_facts(
     tool_version: &str,
     plan: &BTreeMap<String, String>,
     [weights, tokenizer]: [&String; 2],
-    [engine, kernel, backend]: [&Option<String>; 3],
+    engine: &EngineFacts,
 ) -> BTreeMap<&'static str, String> {
+    let [engine, kernel, backend] = engine.each_ref().map(Option::as_deref);
     let known = [
         ("kvgauge", Some(tool_version)),
         ("suite", plan.get("suite").map(String::as_str)),
         ("weights", Some(weights.as_str())),
         ("tokenizer", Some(tokenizer.as_str())),
-        ("baseline engine", engine.as_deref()),
-        ("kernel", kernel.as_deref()),
-        ("baseline backend", backend.as_deref()),
+        ("baseline engine", engine),
+        ("kernel", kernel),
+        ("baseline backend", backend),
     ];
     facts(&known)
-}
-
-fn arm_facts([engine, kernel, backend]: [&Option<String>; 3]) -> BTreeMap<&'static str, String> {
-    facts(&[("engine", engine.as_deref()), ("kernel", kernel.as_deref()), ("backend", backend.as_deref())])
 }
 
 fn facts(known: &[(&'static str, Option<&str>)]) -> BTreeMap<&'static str, String> {

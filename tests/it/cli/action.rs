@@ -119,6 +119,17 @@ fn a_check_that_could_not_start_is_no_verdict() {
 }
 
 #[test]
+fn a_folder_with_old_answers_is_refused() {
+    let runner = Runner::new();
+    let args = "--dry-run --suite smoke --bins 512";
+    let check = || runner.script("check.sh", &[], &[("KVGAUGE_CHECK_ARGS", args), ("KVGAUGE_RUN_DIR", "run")]);
+    assert!(check().status.success());
+    runner.desk.write("output", "");
+    assert_eq!(check().status.code(), Some(2));
+    assert_eq!(runner.read("output"), "", "an old verdict is none of this build");
+}
+
+#[test]
 fn one_comment_is_kept_up_to_date_within_its_limit() {
     let runner = Runner::new();
     let said = runner.comment("<!-- kvgauge-report -->\n\nPASS `$(touch hacked)`\n");

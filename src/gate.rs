@@ -37,7 +37,7 @@ use crate::suite::{GatePolicy, TaskGroup, Tier};
 pub use confirm::{Confirmation, Suspect, SymptomConfirmation, confirmed, suspects};
 pub use error::GateError;
 pub use overview::{Overview, OverviewArm, OverviewCell, OverviewRow, overview};
-pub use policy::{is_required_cell, margin_of_cell, min_effect_of_cell};
+pub use policy::{margin_of_cell, min_effect_of_cell};
 
 /// Judges every candidate.
 ///

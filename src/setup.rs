@@ -316,4 +316,21 @@ mod tests {
             assert_eq!((canonical_dtype(name).as_str(), dtype_bits(name)), (canonical, bits), "{name}");
         }
     }
+
+    #[test]
+    fn a_check_over_several_starts_tells_each_observation_once_and_its_worst_status() {
+        let seen = |value: &str, status| Check {
+            fact: SAME_SERVER.into(),
+            asked: None,
+            observed: vec![Observation { value: value.into(), source: "/metrics".into() }],
+            status,
+        };
+        let mut check = seen("rose", CheckStatus::Confirmed);
+        check.extend(seen("rose", CheckStatus::Confirmed));
+        assert_eq!((check.observed.len(), check.status), (1, CheckStatus::Confirmed));
+        check.extend(seen("began anew", CheckStatus::Contradicted));
+        check.extend(seen("rose", CheckStatus::Unknown));
+        assert_eq!(check.observed_in_words(), "rose (/metrics), began anew (/metrics)");
+        assert!(check.is_contradicted());
+    }
 }

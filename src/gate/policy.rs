@@ -89,11 +89,6 @@ pub fn min_effect_of_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin) -> f6
     of_cell(policy, group, bin).min_effect
 }
 
-/// Whether the ruling of this cell counts for the verdict of its arm; a cell that does not is only shown.
-pub fn is_required_cell(policy: &GatePolicy, group: TaskGroup, bin: Bin) -> bool {
-    of_cell(policy, group, bin).is_judged()
-}
-
 /// Cells that the policy names with both group and bin.
 pub(super) fn named_cells(policy: &GatePolicy) -> BTreeSet<(Bin, TaskGroup)> {
     policy

@@ -2,13 +2,13 @@
 
 use std::cmp::Ordering;
 
-use crate::gate::{ArmVerdict, CellVerdict, Ruling, is_required_cell};
+use crate::gate::{ArmVerdict, CellVerdict, Ruling};
 use crate::report::ReportError;
 use crate::report::cell_text::{cell_text, symptom_text};
 use crate::report::page::ReportInput;
 use crate::report::text::{clip, visible};
 use crate::sample::Bin;
-use crate::suite::GatePolicy;
+use crate::suite::Tier;
 
 /// GitHub shows ten annotations of a kind per step and drops the others without a word.
 pub const MAX_ANNOTATIONS: usize = 10;
@@ -34,7 +34,7 @@ struct Annotation {
 /// [`ReportError::ArmsDiffer`] when comparison and verdict do not belong together.
 pub fn annotations(input: &ReportInput) -> Result<Vec<String>, ReportError> {
     input.check()?;
-    let mut marks: Vec<Annotation> = input.verdict.arms.iter().flat_map(|arm| of_arm(arm, input.policy)).collect();
+    let mut marks: Vec<Annotation> = input.verdict.arms.iter().flat_map(of_arm).collect();
     marks.sort_by(|a, b| b.ruling.cmp(&a.ruling).then(a.delta.total_cmp(&b.delta)));
     Ok(marks.iter().take(MAX_ANNOTATIONS).map(command).collect())
 }
@@ -56,7 +56,7 @@ fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-fn of_arm(arm: &ArmVerdict, policy: &GatePolicy) -> Vec<Annotation> {
+fn of_arm(arm: &ArmVerdict) -> Vec<Annotation> {
     let whole = || Annotation {
         ruling: arm.ruling,
         delta: arm.cells.iter().filter_map(|cell| cell.delta.delta).fold(0.0, f64::min),
@@ -67,28 +67,27 @@ fn of_arm(arm: &ArmVerdict, policy: &GatePolicy) -> Vec<Annotation> {
         Ruling::Pass => Vec::new(),
         Ruling::Inconclusive | Ruling::Invalid => vec![whole()],
         Ruling::Regressed => {
-            let marks = regressed_bins(arm, policy);
+            let marks = regressed_bins(arm);
             if marks.is_empty() { vec![whole()] } else { marks }
         }
     }
 }
 
-fn regressed_bins(arm: &ArmVerdict, policy: &GatePolicy) -> Vec<Annotation> {
+fn regressed_bins(arm: &ArmVerdict) -> Vec<Annotation> {
     let mut bins: Vec<Bin> = arm.cells.iter().map(|cell| cell.bin).collect();
     bins.extend(arm.symptoms.iter().map(|judged| judged.symptom.bin));
     bins.sort_unstable();
     bins.dedup();
-    bins.into_iter().filter_map(|bin| regressed_bin(arm, policy, bin)).collect()
+    bins.into_iter().filter_map(|bin| regressed_bin(arm, bin)).collect()
 }
 
-fn regressed_bin(arm: &ArmVerdict, policy: &GatePolicy, bin: Bin) -> Option<Annotation> {
+fn regressed_bin(arm: &ArmVerdict, bin: Bin) -> Option<Annotation> {
     let by_drop = |a: &&CellVerdict, b: &&CellVerdict| -> Ordering {
         let delta = |cell: &CellVerdict| cell.delta.delta.unwrap_or(0.0);
         delta(a).total_cmp(&delta(b))
     };
-    let counts = |cell: &&CellVerdict| {
-        cell.bin == bin && cell.ruling == Ruling::Regressed && is_required_cell(policy, cell.group, bin)
-    };
+    let counts =
+        |cell: &&CellVerdict| cell.bin == bin && cell.ruling == Ruling::Regressed && cell.tier == Tier::Critical;
     let mut cells: Vec<&CellVerdict> = arm.cells.iter().filter(counts).collect();
     cells.sort_by(by_drop);
     let rising = arm.symptoms.iter().filter(|judged| judged.regressed && judged.symptom.bin == bin);

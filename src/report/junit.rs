@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use crate::gate::{ArmVerdict, CellVerdict, Ruling, SymptomVerdict, is_required_cell};
+use crate::gate::{ArmVerdict, CellVerdict, Ruling, SymptomVerdict};
 use crate::report::cell_text::{cell_text, symptom_text};
 use crate::report::page::ReportInput;
 use crate::report::text::{clip, visible};
 use crate::report::{ReportError, figures};
 use crate::sample::Bin;
-use crate::suite::{GatePolicy, TaskGroup};
+use crate::suite::{TaskGroup, Tier};
 
 /// Characters of one message or name: viewers show a line of it.
 const MAX_TEXT_CHARS: usize = 2000;
@@ -28,7 +28,7 @@ pub fn render_junit(input: &ReportInput) -> Result<String, ReportError> {
     input.check()?;
     let mut report = Report::new(text(&format!("kvgauge · {}", input.title)));
     for arm in &input.verdict.arms {
-        for suite in arm_suites(arm, input.policy) {
+        for suite in arm_suites(arm) {
             report.add_test_suite(suite);
         }
     }
@@ -43,7 +43,7 @@ fn text(text: &str) -> String {
     visible(&clip(text, MAX_TEXT_CHARS))
 }
 
-fn arm_suites(arm: &ArmVerdict, policy: &GatePolicy) -> Vec<TestSuite> {
+fn arm_suites(arm: &ArmVerdict) -> Vec<TestSuite> {
     let mut suites = Vec::new();
     let mut worst = None;
     let mut add = |name: &str, cases: Vec<(Bin, Ruling, String)>| {
@@ -58,7 +58,7 @@ fn arm_suites(arm: &ArmVerdict, policy: &GatePolicy) -> Vec<TestSuite> {
     for group in TaskGroup::ALL {
         let mut cells: Vec<&CellVerdict> = arm.cells.iter().filter(|cell| cell.group == group).collect();
         cells.sort_by_key(|cell| cell.bin);
-        add(group.name(), cells.into_iter().map(|cell| cell_case(arm, cell, policy)).collect());
+        add(group.name(), cells.into_iter().map(|cell| cell_case(arm, cell)).collect());
     }
     add("symptoms", symptom_cases(arm));
     if worst < Some(arm.ruling) {
@@ -68,18 +68,17 @@ fn arm_suites(arm: &ArmVerdict, policy: &GatePolicy) -> Vec<TestSuite> {
     suites
 }
 
-fn cell_case(arm: &ArmVerdict, cell: &CellVerdict, policy: &GatePolicy) -> (Bin, Ruling, String) {
+fn cell_case(arm: &ArmVerdict, cell: &CellVerdict) -> (Bin, Ruling, String) {
     let told = cell_text(cell);
     if arm.ruling == Ruling::Invalid {
         return (cell.bin, Ruling::Invalid, format!("{}; {told}", arm.invalid.join("; ")));
     }
-    let counts = is_required_cell(policy, cell.group, cell.bin);
-    if counts || cell.ruling == Ruling::Pass {
+    if cell.tier == Tier::Critical || cell.ruling == Ruling::Pass {
         return (cell.bin, cell.ruling, told);
     }
-    // Shown and never failing: neither a failure nor a pass.
+    // Never failing the run: neither a failure nor a pass.
     let found = figures::mark(cell.ruling).word;
-    (cell.bin, Ruling::Inconclusive, format!("{found}, in a cell that the gate does not require; {told}"))
+    (cell.bin, Ruling::Inconclusive, format!("{found}, in a cell that does not fail the run; {told}"))
 }
 
 /// One case per bin in which symptoms were judged.

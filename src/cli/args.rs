@@ -13,6 +13,7 @@ use crate::engine_settings::EngineArgs;
 use crate::exit_code;
 use crate::plan::options::PlanArgs;
 use crate::selftest::options::SelftestArgs;
+use crate::suite::Seeds;
 
 /// Finds out, per context-length bin, what a quantized KV cache does to a language model's answers.
 #[derive(Debug, Parser)]
@@ -287,6 +288,25 @@ pub(crate) enum SuiteCommand {
     },
     /// Print one rendered item with its token count
     Show(Box<ShowArgs>),
+    /// Print every item with its right answer, one JSON document a line
+    Dump(Box<DumpArgs>),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DumpArgs {
+    #[command(flatten)]
+    pub(crate) suite: SuiteArgs,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Seeds, both ends included: 7 or 1..200; each makes the whole suite anew [default: the suite's]
+    #[arg(long, value_name = "SEEDS", conflicts_with = "seed")]
+    pub(crate) seeds: Option<Seeds>,
+    /// Count tokens with the tokenizer of this model folder, without its weights
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Count tokens as a dry run does, without a model
+    #[arg(long, conflicts_with = "tokenizer")]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Args, Debug)]

@@ -23,12 +23,38 @@ pub(crate) fn print_exactly(text: &str) -> Result<(), Failure> {
     write(text)
 }
 
-/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
 fn write(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Stdout(error)),
-        _ => Ok(()),
+    still_read(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())).map(drop)
+}
+
+/// JSON documents on standard output, one a line, as inert as [`print_document`].
+pub(crate) struct Lines(io::BufWriter<io::StdoutLock<'static>>);
+
+impl Lines {
+    /// Takes standard output until [`Self::finish`].
+    pub(crate) fn new() -> Self {
+        Self(io::BufWriter::new(io::stdout().lock()))
+    }
+
+    /// Writes one document. `false`: the reader has seen enough.
+    pub(crate) fn write(&mut self, document: &impl serde::Serialize) -> Result<bool, Failure> {
+        let text = serde_json::to_string(document).map_err(Failure::Json)?;
+        still_read(writeln!(self.0, "{}", terminal_json(&text)))
+    }
+
+    /// Writes what is still in memory.
+    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+        still_read(self.0.flush()).map(drop)
+    }
+}
+
+/// A reader that has seen enough (`| head`) is no error.
+fn still_read(written: io::Result<()>) -> Result<bool, Failure> {
+    match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::Stdout(error)),
     }
 }
 

@@ -1,4 +1,6 @@
-//! `kvgauge suite list|check|show`.
+//! `kvgauge suite list|check|show|dump`.
+
+mod dump;
 
 use std::collections::BTreeMap;
 
@@ -14,11 +16,14 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::{measure, model, output, settings, shown_item, table};
 
+pub(crate) use dump::Seeds;
+
 pub(crate) fn execute(command: &SuiteCommand, config: &ConfigFile) -> Result<Exit, Failure> {
     match command {
         SuiteCommand::List { json } => list(*json),
         SuiteCommand::Check { suites } => check(suites),
         SuiteCommand::Show(args) => show(args, config),
+        SuiteCommand::Dump(args) => dump::execute(args, config),
     }
 }
 

@@ -6,6 +6,7 @@
 mod action;
 mod bench;
 mod confirm;
+mod dump;
 mod engine_options;
 mod github;
 mod history;

@@ -176,6 +176,7 @@ fn without_damage_the_family_alarms_on_at_most_alpha_of_the_nights() {
     for flip_rate in [0.02, 0.05, 0.10, 0.20] {
         for cells in [5, 15] {
             let alarms = share_of_nights(Ruling::Regressed, cells, 200, flip_rate / 2.0, flip_rate / 2.0);
+            println!("false alarms: flips {flip_rate}, {cells} cells of 200 pairs: {alarms}");
             assert!(alarms <= 0.05 + 3.0 * standard_error(0.05), "ψ {flip_rate}, {cells} cells: {alarms}");
         }
     }
@@ -198,6 +199,7 @@ const POWER: [(f64, u64, f64); 9] = [
 fn a_planted_drop_of_five_points_is_found_as_often_as_the_table_says() {
     for (psi, n, power) in POWER {
         let found = share_of_nights(Ruling::Regressed, 1, n, (psi + 0.05) / 2.0, (psi - 0.05) / 2.0);
+        println!("power: drop of 5 points, flips {psi}, {n} pairs: {found}, by the table {power}");
         // The table has three digits.
         let tolerance = 3.0 * standard_error(power) + 0.0005;
         assert!((found - power).abs() <= tolerance, "ψ {psi}, n {n}: {found} instead of {power}");
@@ -210,10 +212,12 @@ fn a_drop_of_the_margin_hardly_ever_passes() {
     for (n, most) in [(52, 0.0695), (100, 0.065), (200, 0.065), (500, 0.06)] {
         for psi in [0.05, 0.10, 0.20] {
             let passed = share_of_nights(Ruling::Pass, 1, n, (psi + 0.05) / 2.0, (psi - 0.05) / 2.0);
+            println!("wrong PASS: drop of the margin, flips {psi}, {n} pairs: {passed}");
             assert!(passed <= most + 3.0 * standard_error(most), "ψ {psi}, n {n}: {passed}");
         }
     }
     let both = share_of_nights(Ruling::Pass, 5, 200, 0.075, 0.025);
+    println!("wrong PASS: drop of the margin in five cells of 200 pairs: {both}");
     assert!(both < 0.001, "five damaged cells: {both}");
 }
 
@@ -252,6 +256,7 @@ fn tangos_interval_holds_the_true_drop_as_often_as_it_says() {
                 let two_sided = coverage(n, worse, better, |limits, drop| limits.low <= drop && drop <= limits.high);
                 assert!(two_sided > 0.93, "n {n}, ψ {psi}, δ {delta}: {two_sided}");
                 let upper = coverage(n, worse, better, |limits, drop| drop <= limits.upper);
+                println!("coverage: {n} pairs, flips {psi}, drop {delta}: two-sided {two_sided:.4}, upper limit {upper:.4}");
                 assert!(upper > 0.93, "n {n}, ψ {psi}, δ {delta}: upper {upper}");
             }
         }
@@ -284,6 +289,7 @@ fn the_clustered_interval_holds_the_true_drop_as_often_as_it_says() {
             covered += u32::from(limits.low <= truth && truth <= limits.high);
         }
         let covered = f64::from(covered) / f64::from(NIGHTS);
+        println!("clustered coverage: {haystacks} texts of 4, worse {worse}, better {better}, single {single}: {covered}");
         assert!(covered >= 0.95 - 3.0 * standard_error(0.95), "{haystacks} {worse} {better} {single}: {covered}");
     }
 }
@@ -318,6 +324,7 @@ fn confirmed_share(cells: u32, n: u64, worse: f64, better: f64) -> f64 {
 fn a_confirmed_alarm_is_as_rare_as_two_of_them() {
     for (flip_rate, cells) in [(0.05, 5), (0.20, 15)] {
         let alarms = confirmed_share(cells, 200, flip_rate / 2.0, flip_rate / 2.0);
+        println!("false alarms, confirmed: flips {flip_rate}, {cells} cells of 200 pairs: {alarms}");
         // α², with α itself as an upper limit of what the first run lets through.
         assert!(alarms <= 0.0025 + 3.0 * standard_error(0.0025), "ψ {flip_rate}, {cells} cells: {alarms}");
     }
@@ -325,6 +332,7 @@ fn a_confirmed_alarm_is_as_rare_as_two_of_them() {
     for (psi, n, power) in [(0.05, 200, 0.974), (0.10, 500, 0.970), (0.10, 200, 0.674)] {
         let found = confirmed_share(1, n, (psi + 0.05) / 2.0, (psi - 0.05) / 2.0);
         let wanted = power * power;
+        println!("power, confirmed: drop of 5 points, flips {psi}, {n} pairs: {found}");
         assert!((found - wanted).abs() <= 3.0 * standard_error(wanted) + 0.001, "ψ {psi}, n {n}: {found} not {wanted}");
     }
 }

@@ -23,6 +23,9 @@ use super::{ELEMENTS, history, html, many, tags};
 /// Set where a machine without Chromium must not pass: in continuous integration.
 const REQUIRED: &str = "KVGAUGE_REQUIRE_CHROMIUM";
 
+/// A page takes a second or two; a browser that hangs shall not hang the tests.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
+
 struct Browser {
     program: PathBuf,
     folder: TempDir,
@@ -57,15 +60,15 @@ impl Browser {
 
     fn run(&self, page: &Path, args: &[&str]) -> std::process::Output {
         let profile = tempfile::tempdir_in(self.folder.path()).unwrap();
-        let output = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
             .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
             .args(["--hide-scrollbars", "--enable-logging=stderr", "--v=0"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .args(args)
-            .arg(format!("file://{}", page.display()))
-            .output()
-            .unwrap();
+            .arg(format!("file://{}", page.display()));
+        let output = assert_cmd::Command::from_std(command).timeout(TIME_LIMIT).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         output
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvgauge::sample::Bin;
+use kvgauge::suite::Shard;
 
 use crate::bench::options::BenchArgs;
 use crate::engine_settings::EngineArgs;
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     Suite(SuiteCommand),
     /// List what is built in
     List(ListArgs),
+    /// Put the shards of a run together; no model needed
+    Merge(MergeArgs),
     /// Look for symptoms of degradation in outputs on file; no model needed
     Detect(DetectArgs),
     /// What a server's start-up log says: KV dtype, backend, capacity, silent replacements
@@ -114,6 +117,10 @@ pub(crate) struct MeasureArgs {
     /// Folder of the run, one subfolder per arm [default: reports/SUITE-MODEL-HASH]
     #[arg(long, value_name = "DIR", env = "KVGAUGE_RUN_DIR", hide_env_values = true)]
     pub(crate) run_dir: Option<PathBuf>,
+    /// Ask only the haystacks of shard M of N, for `kvgauge merge`; `check` then stops before judging
+    // No variable: one that is left over would keep a check from judging.
+    #[arg(long, value_name = "M/N")]
+    pub(crate) shard: Option<Shard>,
     /// Answer from a script instead of a model: tries suite, gate and report out
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -198,7 +205,7 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) confirm: bool,
     /// Write another copy; the kind goes by the extension: .html .md .json .xml .parquet, badge.json (repeatable)
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "shard")]
     pub(crate) output: Vec<PathBuf>,
     /// Folder with the run folders of earlier nights, shown in the report beside this one
     #[arg(long, value_name = "DIR", env = "KVGAUGE_HISTORY", hide_env_values = true)]
@@ -269,6 +276,22 @@ pub(crate) struct ReportArgs {
     /// Folder with the run folders of earlier nights, shown in the report beside this one
     #[arg(long, value_name = "DIR", env = "KVGAUGE_HISTORY", hide_env_values = true)]
     pub(crate) history: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MergeArgs {
+    /// Folder to write the run to; must not exist or be empty
+    #[arg(value_name = "OUT")]
+    pub(crate) out: PathBuf,
+    /// The run folders of all shards, in any order
+    #[arg(required = true, value_name = "SHARD_DIR")]
+    pub(crate) shards: Vec<PathBuf>,
+    /// Leave open what is missing: the run counts as unfinished, and a start in its folder goes on with it
+    #[arg(long)]
+    pub(crate) partial: bool,
+    /// Print one JSON document on standard output, everything else on standard error
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -16,6 +16,7 @@ mod robustness;
 mod run_folder;
 mod selftest;
 mod servers;
+mod shards;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -354,9 +354,7 @@ impl Hint for Failure {
             Self::Run(error) => error.hints(),
             Self::Record(error) | Self::BaselineRecord(error) => error.hints(),
             Self::Merge(error) => error.hints(),
-            Self::ShardAlone { .. } => {
-                vec!["merge all shards with `kvgauge merge OUT DIR...`, then name the merged folder".into()]
-            }
+            Self::ShardAlone { .. } => vec!["merge all shards with `kvgauge merge` and name the merged run".into()],
             Self::Compare(error) => error.hints(),
             Self::Gate(error) => error.hints(),
             Self::Report(error) => error.hints(),

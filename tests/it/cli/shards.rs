@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Desk, Said, contents};
 
@@ -252,7 +252,8 @@ fn what_a_partial_merge_leaves_open_never_passes_and_is_asked_on_resume() {
     };
     // A shard, an arm of a shard, and answers of an arm that are not there.
     let all = || ["1/3", "2/3", "3/3"].map(dir_of).to_vec();
-    let harms: [(&str, &dyn Fn(&Desk) -> Vec<String>); 4] = [
+    type Harm<'a> = (&'a str, &'a dyn Fn(&Desk) -> Vec<String>);
+    let harms: [Harm; 4] = [
         ("no-shard", &|_| ["1/3", "3/3"].map(dir_of).to_vec()),
         ("no-arm", &|desk| {
             fs::remove_dir_all(desk.path("shard-2-of-3/fp8_e4m3")).unwrap();
@@ -298,6 +299,44 @@ fn a_confirmation_is_asked_of_the_merged_run_or_missed_by_name() {
     assert_eq!(checked.code, Some(100), "{}", checked.stderr);
     assert!(checked.stdout.contains("confirmed on fresh seeds"), "{}", checked.stdout);
     assert_eq!(desk.run(&["gate", "merged"]).code, Some(100));
+}
+
+#[test]
+fn what_servers_counted_is_kept_for_every_shard_and_one_restart_is_enough() {
+    let desk = Desk::new();
+    let dirs = desk.shards(2, &["--samples", "24"]);
+    let count = |shard: &str, value: &str, status: &str| {
+        desk.edit(&format!("{shard}/fp8_e4m3/manifest.json"), |text| {
+            let mut manifest: Value = serde_json::from_str(&text).unwrap();
+            let observed = json!([{ "value": value, "source": "/metrics" }]);
+            manifest["checks"] =
+                json!([{ "fact": "same_server", "asked": null, "observed": observed, "status": status }]);
+            manifest["environment"]["cpu"] = shard.into();
+            manifest.to_string()
+        });
+    };
+    count(&dirs[0], "counters only rose", "confirmed");
+    for (value, status, out, code) in
+        [("counters only rose", "confirmed", "same", 0), ("began anew", "contradicted", "restarted", 6)]
+    {
+        count(&dirs[1], value, status);
+        assert_eq!(desk.merge(out, &dirs, &[]).code, Some(0));
+        let gate = desk.run(&["gate", out]);
+        assert_eq!(gate.code, Some(code), "{}", gate.stdout);
+        let manifest = fs::read_to_string(desk.path(out).join("fp8_e4m3/manifest.json")).unwrap();
+        let manifest: Value = serde_json::from_str(&manifest).unwrap();
+        assert_eq!(manifest["environment"]["cpu"], "shard-1-of-2 | shard-2-of-2");
+        let seen = manifest["checks"][0]["observed"].as_array().unwrap();
+        let sources: Vec<&Value> = seen.iter().map(|it| &it["source"]).collect();
+        let expected: &[&str] = if code == 0 { &["/metrics"] } else { &["/metrics, shard 1/2", "/metrics, shard 2/2"] };
+        assert_eq!(sources, expected);
+    }
+    // The log begins with the first start of all shards, by which a history orders its nights.
+    let first = |dir: &str| {
+        let log = fs::read_to_string(desk.path(dir).join("fp8_e4m3/events.jsonl")).unwrap();
+        serde_json::from_str::<Value>(log.lines().next().unwrap()).unwrap()["unix_ms"].as_u64().unwrap()
+    };
+    assert_eq!(first("same"), first(&dirs[0]).min(first(&dirs[1])));
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Run one suite on one or more arms and write run records
     Run(RunArgs),
+    /// Put the shards of a run together; no model needed
+    Merge(MergeArgs),
     /// Compare records with their baseline; no model needed
     Compare(CompareArgs),
     /// Compare records and judge them; no model needed
@@ -43,8 +45,6 @@ pub(crate) enum Command {
     Suite(SuiteCommand),
     /// List what is built in
     List(ListArgs),
-    /// Put the shards of a run together; no model needed
-    Merge(MergeArgs),
     /// Look for symptoms of degradation in outputs on file; no model needed
     Detect(DetectArgs),
     /// What a server's start-up log says: KV dtype, backend, capacity, silent replacements

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvgauge::sample::Bin;
+use kvgauge::suite::Shard;
 
 use crate::bench::options::BenchArgs;
 use crate::engine_settings::EngineArgs;
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Run one suite on one or more arms and write run records
     Run(RunArgs),
+    /// Put the shards of a run together; no model needed
+    Merge(MergeArgs),
     /// Compare records with their baseline; no model needed
     Compare(CompareArgs),
     /// Compare records and judge them; no model needed
@@ -115,6 +118,10 @@ pub(crate) struct MeasureArgs {
     /// Folder of the run, one subfolder per arm [default: reports/SUITE-MODEL-HASH]
     #[arg(long, value_name = "DIR", env = "KVGAUGE_RUN_DIR", hide_env_values = true)]
     pub(crate) run_dir: Option<PathBuf>,
+    /// Ask only the haystacks of shard M of N, for `kvgauge merge`; `check` then stops before judging
+    // No variable: one that is left over would keep a check from judging.
+    #[arg(long, value_name = "M/N")]
+    pub(crate) shard: Option<Shard>,
     /// Answer from a script instead of a model: tries suite, gate and report out
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -199,7 +206,7 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) confirm: bool,
     /// Write another copy; the kind goes by the extension: .html .md .json .xml .parquet, badge.json (repeatable)
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "shard")]
     pub(crate) output: Vec<PathBuf>,
     /// Folder with the run folders of earlier nights, shown in the report beside this one
     #[arg(long, value_name = "DIR", env = "KVGAUGE_HISTORY", hide_env_values = true)]
@@ -270,6 +277,22 @@ pub(crate) struct ReportArgs {
     /// Folder with the run folders of earlier nights, shown in the report beside this one
     #[arg(long, value_name = "DIR", env = "KVGAUGE_HISTORY", hide_env_values = true)]
     pub(crate) history: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MergeArgs {
+    /// Folder to write the run to; must not exist or be empty
+    #[arg(value_name = "OUT")]
+    pub(crate) out: PathBuf,
+    /// The run folders of all shards, in any order
+    #[arg(required = true, value_name = "SHARD_DIR")]
+    pub(crate) shards: Vec<PathBuf>,
+    /// Leave open what is missing: the run counts as unfinished, and a start in its folder goes on with it
+    #[arg(long)]
+    pub(crate) partial: bool,
+    /// Print one JSON document on standard output, everything else on standard error
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

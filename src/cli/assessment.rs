@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kvgauge::compare::{Comparison, compare, table};
 use kvgauge::gate::{Ruling, Verdict, confirmed, judge, overview, suspects};
-use kvgauge::record::{EVENTS_FILE, LOCK_FILE, MANIFEST_FILE, RUN_FILE, SAMPLES_FILE};
+use kvgauge::record::{EVENTS_FILE, LOCK_FILE, MANIFEST_FILE, PLAN_FILE, RUN_FILE, SAMPLES_FILE};
 use kvgauge::report::{
     History, ReportInput, Timings, badge_json, comparison_json, kv_record_json, kv_records, render_html, render_junit,
     render_markdown, timings_json,
@@ -226,7 +226,7 @@ pub(crate) fn check_outputs(paths: &[PathBuf]) -> Result<(), Failure> {
 
 fn kind_of(path: &Path) -> Result<Kind, Failure> {
     let is_named = |name: &str| path.file_name().is_some_and(|found| found.eq_ignore_ascii_case(name));
-    if [MANIFEST_FILE, SAMPLES_FILE, EVENTS_FILE, RUN_FILE, LOCK_FILE].into_iter().any(is_named) {
+    if [MANIFEST_FILE, SAMPLES_FILE, EVENTS_FILE, RUN_FILE, PLAN_FILE, LOCK_FILE].into_iter().any(is_named) {
         return Err(Failure::OutputIsRecord { path: path.into() });
     }
     match path.extension().and_then(|extension| extension.to_str()) {

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::output::{self, note};
 use crate::records::Records;
 use crate::settings::{self, DEFAULT_CANDIDATES, Measurement};
-use crate::{confirm, measure, policy, serve};
+use crate::{confirm, measure, policy, run, serve};
 
 pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Failure> {
     assessment::check_outputs(&args.output)?;
@@ -31,6 +31,13 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
         Some(servers) => serve::measure(&measurement, &suite, servers, GateChoice::Asked)?,
         None => measure::measure(&measurement, &suite, &embedded_arms(&measurement)?, GateChoice::Asked)?,
     };
+    if measurement.shard.is_some() {
+        if args.history.is_some() {
+            note("a shard is not judged, so there is nothing to show beside earlier nights");
+        }
+        run::tell(&measured, measurement.shard, args.measure.json)?;
+        return Ok(Exit::Success);
+    }
     let dirs: Vec<_> = measured.arms.iter().map(|arm| arm.dir.clone()).collect();
     let mut records = Records::of_folders(&dirs[0], &dirs[1..])?;
     records.run_dir = Some(measured.run_dir.clone());

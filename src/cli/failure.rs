@@ -14,10 +14,11 @@ use kvgauge::gate::GateError;
 use kvgauge::hint::{Hint, did_you_mean};
 use kvgauge::model_store::StoreError;
 use kvgauge::record::RecordError;
+use kvgauge::record::merge::MergeError;
 use kvgauge::report::{HistoryError, ReportError};
 use kvgauge::runner::RunError;
 use kvgauge::serving::launch::LaunchError;
-use kvgauge::suite::SuiteError;
+use kvgauge::suite::{Shard, SuiteError};
 use kvgauge::targets::TargetError;
 use kvgauge::targets::embedded::OpenError;
 use kvgauge::tasks::{TaskError, UserTextError};
@@ -64,6 +65,10 @@ pub(crate) enum Failure {
     BaselineRecord(RecordError),
     #[error(transparent)]
     Record(#[from] RecordError),
+    #[error(transparent)]
+    Merge(#[from] MergeError),
+    #[error("`{}` holds shard {shard} of a run, not the run", dir.display())]
+    ShardAlone { dir: PathBuf, shard: Shard },
     #[error(transparent)]
     Compare(#[from] CompareError),
     #[error(transparent)]
@@ -160,6 +165,7 @@ impl Failure {
             | Self::NoPolicy { .. }
             | Self::ManyGates { .. }
             | Self::Stranger { .. }
+            | Self::ShardAlone { .. }
             | Self::NoOutput
             | Self::OutputIsRecord { .. }
             | Self::OutputKind { .. } => Exit::Usage,
@@ -176,6 +182,7 @@ impl Failure {
             Self::Run(error) => of_run(error),
             Self::BaselineRecord(_) | Self::NoBaseline { .. } => Exit::Baseline,
             Self::Record(error) => of_record(error),
+            Self::Merge(error) => of_merge(error),
             Self::Compare(error) => of_compare(error),
             Self::Gate(GateError::Unknown { .. })
             | Self::NoCandidate { .. }
@@ -285,13 +292,30 @@ fn of_record(error: &RecordError) -> Exit {
     }
 }
 
+/// What is missing can still be measured; what contradicts itself was named wrongly.
+fn of_merge(error: &MergeError) -> Exit {
+    match error {
+        MergeError::Record(error) => of_record(error),
+        MergeError::Nothing
+        | MergeError::NotAShard { .. }
+        | MergeError::Twice { .. }
+        | MergeError::Differs { .. }
+        | MergeError::Stranger { .. }
+        | MergeError::OutExists { .. } => Exit::Usage,
+        MergeError::ShardsMissing { .. }
+        | MergeError::ArmMissing { .. }
+        | MergeError::ForeignItem { .. }
+        | MergeError::ItemsMissing { .. } => Exit::NotMeasured,
+    }
+}
+
 fn of_compare(error: &CompareError) -> Exit {
     match error {
         CompareError::Mismatch { .. } | CompareError::Prompts { .. } | CompareError::NothingMeasured { .. } => {
             Exit::Baseline
         }
         CompareError::Duplicate { .. } | CompareError::BadNumber { .. } => Exit::NotMeasured,
-        CompareError::SameName { .. } => Exit::Usage,
+        CompareError::SameName { .. } | CompareError::Shard { .. } => Exit::Usage,
     }
 }
 
@@ -329,6 +353,8 @@ impl Hint for Failure {
             Self::Target(error) => error.hints(),
             Self::Run(error) => error.hints(),
             Self::Record(error) | Self::BaselineRecord(error) => error.hints(),
+            Self::Merge(error) => error.hints(),
+            Self::ShardAlone { .. } => vec!["merge all shards with `kvgauge merge` and name the merged run".into()],
             Self::Compare(error) => error.hints(),
             Self::Gate(error) => error.hints(),
             Self::Report(error) => error.hints(),

@@ -21,6 +21,7 @@ mod logprobs;
 mod machine;
 mod man;
 mod measure;
+mod merge;
 mod model;
 mod output;
 mod plan;
@@ -73,6 +74,7 @@ fn execute(cli: &Cli) -> Result<Exit, Failure> {
         Command::Compare(args) => compare::execute(args, &config()?),
         Command::Gate(args) => gate::execute(args, &config()?),
         Command::Report(args) => report::execute(args, &config()?),
+        Command::Merge(args) => merge::execute(args),
         Command::Suite(command) => suite::execute(command, &config()?),
         Command::List(args) => list::execute(args),
         Command::Detect(args) => detect::execute(args),

@@ -9,7 +9,7 @@ use kvgauge::engine::EngineOptions;
 use kvgauge::engine::kv_cache::codec::codec;
 use kvgauge::record::manifest::{self, Manifest};
 use kvgauge::record::run::GateChoice;
-use kvgauge::record::{RecordWriter, RunFile};
+use kvgauge::record::{self, RecordWriter, RunFile};
 use kvgauge::runner::{self, ArmOutcome, ArmRun, RunError, identity};
 use kvgauge::sample::Bin;
 use kvgauge::setup::{Arm, ArmRole};
@@ -33,7 +33,7 @@ use crate::{machine, model};
 const CONTROL_BINS: usize = 2;
 
 /// Key of the manifest's environment under which the options that shaped the run are kept, for `reproduce`.
-pub(crate) const OPTIONS_KEY: &str = "options";
+pub(crate) const OPTIONS_KEY: &str = manifest::OPTIONS_FIELD;
 
 /// What was recorded.
 pub(crate) struct Measured {
@@ -124,30 +124,39 @@ pub(crate) fn measure(
         let manifest = header(measurement, suite, plan, arm, target.as_ref());
         RecordWriter::check_resumable(&run_dir.join(&arm.name), &manifest)?;
     }
-    let other_arms = plan_folder(&run_dir, &RunFile::new(suite, arms), gate)?;
-    let shown: Vec<(&str, &Plan)> = plans.iter().map(|(arm, plan)| (arm.name.as_str(), plan)).collect();
+    let other_arms = plan_folder(&run_dir, &RunFile::new(suite, arms).of_shard(measurement.shard), &whole, gate)?;
+    let parts: Vec<Plan> = plans.iter().map(|(_, plan)| measurement.part_of(plan)).collect();
+    let shown: Vec<(&str, &Plan)> = arms.iter().map(|arm| arm.name.as_str()).zip(&parts).collect();
     let progress = Progress::new(&shown);
     let mut measured = Vec::new();
     interrupt.ask_first();
-    for (arm, plan) in &plans {
+    for ((arm, plan), part) in plans.iter().zip(&parts) {
         let target = source.target(arm)?;
         let manifest = header(measurement, suite, plan, arm, target.as_ref());
         let dir = run_dir.join(&arm.name);
-        let run = ArmRun { suite, plan, manifest, dir: &dir };
+        let run = ArmRun { suite, plan: part, manifest, dir: &dir };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
         let result = runtime.block_on(run_one(run, target.as_ref(), &progress, &interrupt));
         if result.is_err() {
             progress.finish();
         }
-        measured.push(MeasuredArm { arm: (*arm).clone(), dir, planned: plan.item_count(), outcome: result? });
+        measured.push(MeasuredArm { arm: (*arm).clone(), dir, planned: part.item_count(), outcome: result? });
     }
     progress.finish();
     Ok(Measured { run_dir, arms: measured, other_arms })
 }
 
-/// Writes `run.json`. Returns the names of the arms that are in it and were not asked for now.
-pub(crate) fn plan_folder(run_dir: &Path, asked: &RunFile, gate: GateChoice) -> Result<Vec<String>, Failure> {
+/// Writes `run.json`, and for a shard the plan of the whole. Returns the names of the arms that are in it and were not asked for now.
+pub(crate) fn plan_folder(
+    run_dir: &Path,
+    asked: &RunFile,
+    whole: &Plan,
+    gate: GateChoice,
+) -> Result<Vec<String>, Failure> {
     let planned = RunFile::plan(run_dir, asked, gate)?;
+    if asked.shard.is_some() {
+        record::write_plan(run_dir, whole)?;
+    }
     if planned.gate_before.is_some_and(|before| before != asked.gate) {
         note(match gate {
             GateChoice::Asked => "the run folder was planned with another gate; from now on it is judged by this one",
@@ -255,6 +264,7 @@ fn plan_of(arm: &Arm, whole: &Plan) -> Plan {
     Plan { groups: whole.groups.iter().filter(|group| bins.contains(&group.bin)).cloned().collect() }
 }
 
+/// The header of an arm's record; `plan` is that of the arm as a whole, also where a shard of it is asked.
 pub(crate) fn header(
     measurement: &Measurement,
     suite: &Suite,
@@ -269,8 +279,12 @@ pub(crate) fn header(
     if !measurement.damage.is_empty() {
         // Planted faults change the answers, so a record with them must never be taken for one without.
         header.plan.insert("damage".into(), measurement.damage.join(","));
-        header.plan_hash = manifest::plan_hash(&header.plan, arm);
     }
+    if let Some(shard) = measurement.shard {
+        header.plan.insert(manifest::SHARD_FIELD.into(), shard.to_string());
+        header.planned_items = measurement.part_of(plan).item_count() as u64;
+    }
+    header.plan_hash = manifest::plan_hash(&header.plan, arm);
     header
 }
 
@@ -283,11 +297,12 @@ pub(crate) fn default_run_dir(
 ) -> Result<PathBuf, Failure> {
     let arm = baseline(measurement)?;
     let target = source.target(&arm)?;
-    let header = header(measurement, suite, plan, &arm, target.as_ref());
+    let unsharded = Measurement { shard: None, ..measurement.clone() };
+    let header = header(&unsharded, suite, plan, &arm, target.as_ref());
     let legal = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let model: String = header.model.name.chars().map(legal).collect();
     let hash: String = header.plan_hash.chars().take(8).collect();
-    Ok(Path::new("reports").join(format!("{}-{model}-{hash}", suite.name)))
+    Ok(Path::new("reports").join(measurement.named(format!("{}-{model}-{hash}", suite.name))))
 }
 
 /// The options that shaped the run in one canonical form: those that differ from the defaults, in a fixed order. Without

@@ -31,6 +31,7 @@ impl Records {
     pub(crate) fn load(paths: &[PathBuf]) -> Result<Self, Failure> {
         match paths {
             [dir] => match RunFile::read(dir)? {
+                Some(RunFile { shard: Some(shard), .. }) => Err(Failure::ShardAlone { dir: dir.clone(), shard }),
                 Some(run) => Self::of_plan(dir, run),
                 None if dir.join(MANIFEST_FILE).is_file() => Self::of_folders(dir, &[]),
                 None => Self::of_unplanned(dir),

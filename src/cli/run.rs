@@ -2,6 +2,7 @@
 
 use kvgauge::record::run::GateChoice;
 use kvgauge::setup::Arm;
+use kvgauge::suite::Shard;
 use serde_json::json;
 
 use crate::args::RunArgs;
@@ -22,15 +23,24 @@ pub(crate) fn execute(args: &RunArgs, config: &ConfigFile) -> Result<Exit, Failu
         Some(servers) => serve::measure(&measurement, &suite, &servers, GateChoice::Recorded)?,
         None => measure::measure(&measurement, &suite, &embedded_arms(&measurement)?, GateChoice::Recorded)?,
     };
-    if args.measure.json {
-        output::print_json(&document(&measured))?;
-    } else {
-        for arm in &measured.arms {
-            let (done, errors) = (arm.outcome.done, arm.outcome.errors);
-            output::print(&format!("{}: {done} of {} items, errors: {errors}\n", arm.dir.display(), arm.planned))?;
-        }
-    }
+    tell(&measured, measurement.shard, args.measure.json)?;
     Ok(Exit::Success)
+}
+
+/// What was recorded, for a command that does not judge it.
+pub(crate) fn tell(measured: &Measured, shard: Option<Shard>, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::print_json(&document(measured, shard));
+    }
+    for arm in &measured.arms {
+        let (done, errors) = (arm.outcome.done, arm.outcome.errors);
+        output::print(&format!("{}: {done} of {} items, errors: {errors}\n", arm.dir.display(), arm.planned))?;
+    }
+    if let Some(shard) = shard {
+        let (number, of) = (shard.number(), shard.of());
+        output::print(&format!("shard {number} of {of} recorded; merge all of them with `kvgauge merge`\n"))?;
+    }
+    Ok(())
 }
 
 /// The dtypes asked for; the baseline's among them is the baseline.
@@ -45,7 +55,7 @@ fn embedded_arms(measurement: &Measurement) -> Result<Vec<Arm>, Failure> {
     Ok(arms)
 }
 
-fn document(measured: &Measured) -> serde_json::Value {
+fn document(measured: &Measured, shard: Option<Shard>) -> serde_json::Value {
     let arms: Vec<_> = measured
         .arms
         .iter()
@@ -60,5 +70,9 @@ fn document(measured: &Measured) -> serde_json::Value {
             })
         })
         .collect();
-    json!({ "run_dir": measured.run_dir, "arms": arms })
+    let mut document = json!({ "run_dir": measured.run_dir, "arms": arms });
+    if let Some(shard) = shard {
+        document["shard"] = json!(shard);
+    }
+    document
 }

@@ -86,6 +86,7 @@ fn measurement(args: &SelftestArgs, config: &ConfigFile) -> Result<Measurement, 
         kv_cache_dtypes: None,
         concurrency: vec![1],
         run_dir: args.run_dir.clone(),
+        shard: None,
         dry_run: args.dry_run,
         damage: Vec::new(),
     })
@@ -119,7 +120,7 @@ fn ask(measurement: &Measurement, suite: &Suite, steps: &[Step]) -> Result<PathB
     for (at, arm) in arms.iter().enumerate() {
         session.check(arm, treatment(at))?;
     }
-    measure::plan_folder(&run_dir, &RunFile::new(suite, &arms), GateChoice::Asked)?;
+    measure::plan_folder(&run_dir, &RunFile::new(suite, &arms), &plan, GateChoice::Asked)?;
     let shown: Vec<(&str, &Plan)> = arms.iter().map(|arm| (arm.name.as_str(), &plan)).collect();
     let progress = Progress::new(&shown);
     interrupt.ask_first();

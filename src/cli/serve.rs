@@ -70,9 +70,11 @@ pub(crate) fn measure(
     let suite = &suite.bind(tokenizer.as_ref())?;
     let plan = suite.plan();
     let arms = servers.recorded();
-    let run_dir = measurement.run_dir.clone().unwrap_or_else(|| default_run_dir(suite, &arms));
-    let other_arms = measure::plan_folder(&run_dir, &RunFile::new(suite, &arms), gate)?;
-    let shown: Vec<(&str, &Plan)> = arms.iter().map(|arm| (arm.name.as_str(), &plan)).collect();
+    let run_dir = measurement.run_dir.clone().unwrap_or_else(|| default_run_dir(measurement, suite, &arms));
+    let asked = RunFile::new(suite, &arms).of_shard(measurement.shard);
+    let other_arms = measure::plan_folder(&run_dir, &asked, &plan, gate)?;
+    let part = measurement.part_of(&plan);
+    let shown: Vec<(&str, &Plan)> = arms.iter().map(|arm| (arm.name.as_str(), &part)).collect();
     let progress = Progress::new(&shown);
     // From here on a signal must not leave a server behind.
     interrupt.ask_first();
@@ -81,6 +83,7 @@ pub(crate) fn measure(
         servers,
         suite,
         plan: &plan,
+        part: &part,
         run_dir: &run_dir,
         model_path,
         tokenizer,
@@ -103,10 +106,10 @@ pub(crate) fn measure(
 }
 
 /// `reports/<suite>-servers-<8 hex>`: the same arms of the same suite find their folder again.
-fn default_run_dir(suite: &Suite, arms: &[Arm]) -> PathBuf {
+fn default_run_dir(measurement: &Measurement, suite: &Suite, arms: &[Arm]) -> PathBuf {
     let arms = serde_json::to_string(arms).expect("names and settings are strings");
     let hash = blake3::hash(format!("{}\n{arms}", suite.fingerprint()).as_bytes()).to_hex();
-    Path::new("reports").join(format!("{}-servers-{}", suite.name, &hash[..8]))
+    Path::new("reports").join(measurement.named(format!("{}-servers-{}", suite.name, &hash[..8])))
 }
 
 /// What all servers of a run have in common.
@@ -115,6 +118,8 @@ struct Session<'a> {
     servers: &'a ServerArms,
     suite: &'a Suite,
     plan: &'a Plan,
+    /// What of it is asked here.
+    part: &'a Plan,
     run_dir: &'a Path,
     /// File or folder that the tokenizer is from.
     model_path: PathBuf,
@@ -138,7 +143,7 @@ impl Session<'_> {
         let measured = arms.iter().zip(outcomes).map(|(arm, outcome)| MeasuredArm {
             arm: arm.clone(),
             dir: self.run_dir.join(&arm.name),
-            planned: self.plan.item_count(),
+            planned: self.part.item_count(),
             outcome,
         });
         Ok(measured.collect())
@@ -148,6 +153,7 @@ impl Session<'_> {
     fn finished(&self, arm: &Arm) -> Option<ArmOutcome> {
         let dir = self.run_dir.join(&arm.name);
         let manifest = Manifest::read(&dir).ok()?;
+        // That it is of this shard is said by the folder's run.json, which was planned before.
         let is_same = manifest.arm == *arm && identity::is_of_plan(&manifest, self.suite, self.plan);
         if manifest.status != RunStatus::Complete || !is_same {
             return None;
@@ -167,7 +173,7 @@ impl Session<'_> {
             started = self.start(server) => started?,
             () = cancelled(&interrupt.cancel) => {
                 let exit = interrupt.exit().unwrap_or(Exit::Interrupted);
-                let (arm, planned) = (server.arm.name.clone(), self.plan.item_count());
+                let (arm, planned) = (server.arm.name.clone(), self.part.item_count());
                 return Err(Failure::Interrupted { exit, arm, done: 0, planned });
             }
         };
@@ -235,7 +241,7 @@ impl Session<'_> {
         let mut manifest = measure::header(self.measurement, self.suite, self.plan, arm, &target);
         manifest.environment.insert(measure::OPTIONS_KEY.into(), self.options());
         let dir = self.run_dir.join(&arm.name);
-        let run = ArmRun { suite: self.suite, plan: self.plan, manifest, dir: &dir };
+        let run = ArmRun { suite: self.suite, plan: self.part, manifest, dir: &dir };
         measure::run_one(run, &target, self.progress, interrupt).await
     }
 

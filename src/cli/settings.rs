@@ -4,6 +4,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 
 use kvgauge::sample::Bin;
+use kvgauge::suite::{Plan, Shard};
 
 use crate::args::{MeasureArgs, ModelArgs, OnInconclusive, PolicyArgs, RopeChoice, SuiteArgs};
 use crate::config::ConfigFile;
@@ -32,6 +33,8 @@ pub(crate) struct Measurement {
     /// Levels, each once; the baseline runs at the first.
     pub(crate) concurrency: Vec<usize>,
     pub(crate) run_dir: Option<PathBuf>,
+    /// The part of the plan that is asked; `None` for all of it.
+    pub(crate) shard: Option<Shard>,
     pub(crate) dry_run: bool,
     pub(crate) damage: Vec<String>,
 }
@@ -58,6 +61,18 @@ pub(crate) struct SuiteSettings {
     pub(crate) haystack: Option<PathBuf>,
 }
 
+impl Measurement {
+    /// What of `plan` is asked here.
+    pub(crate) fn part_of(&self, plan: &Plan) -> Plan {
+        self.shard.map_or_else(|| plan.clone(), |shard| plan.shard(shard))
+    }
+
+    /// The name of a run folder, with the shard where there is one.
+    pub(crate) fn named(&self, name: String) -> String {
+        self.shard.map_or_else(|| name.clone(), |shard| format!("{name}-{}-of-{}", shard.number(), shard.of()))
+    }
+}
+
 pub(crate) fn measurement(args: &MeasureArgs, file: &ConfigFile) -> Result<Measurement, Failure> {
     Ok(Measurement {
         model: model(&args.model, file),
@@ -67,6 +82,7 @@ pub(crate) fn measurement(args: &MeasureArgs, file: &ConfigFile) -> Result<Measu
         kv_cache_dtypes: first([&args.kv_cache_dtype, &file.arms.kv_cache_dtype]),
         concurrency: concurrency(first([&args.concurrency, &file.arms.concurrency])),
         run_dir: args.run_dir.clone(),
+        shard: args.shard,
         dry_run: args.dry_run,
         damage: args.damage.clone(),
     })

@@ -58,6 +58,14 @@ pub enum CompareError {
         /// The name.
         arm: String,
     },
+    /// The record is of one shard of a run.
+    #[error("the record of `{arm}` is of shard {shard} of a run, not of the run")]
+    Shard {
+        /// The arm.
+        arm: String,
+        /// The shard.
+        shard: String,
+    },
     /// The baseline holds no sample.
     #[error("the record of `{arm}` holds no sample")]
     NothingMeasured {
@@ -77,6 +85,7 @@ impl Hint for CompareError {
             }
             Self::Duplicate { .. } | Self::BadNumber { .. } => "the record is damaged: measure this arm again",
             Self::SameName { .. } => "give every record once; an A/A arm has its own name, for example `bfloat16.aa`",
+            Self::Shard { .. } => "merge all shards with `kvgauge merge`, then judge the merged run",
             Self::NothingMeasured { .. } => "run the arm first",
         };
         vec![hint.into()]

@@ -27,6 +27,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::record::Record;
+use crate::record::manifest::SHARD_FIELD;
 use crate::sample::{Bin, FaultKind, Finding, FindingKind, Outcome};
 use crate::setup::{Arm, Check, ModelIdentity, Resolved};
 use crate::suite::TaskGroup;
@@ -52,6 +53,10 @@ pub fn compare(baseline: &Record, control: Option<&Record>, candidates: &[Record
         let name = &record.manifest.arm.name;
         if !names.insert(name) {
             return Err(CompareError::SameName { arm: name.clone() });
+        }
+        // Fewer items and no other sign of it: a shard must not pass for the run.
+        if let Some(shard) = record.manifest.plan.get(SHARD_FIELD) {
+            return Err(CompareError::Shard { arm: name.clone(), shard: shard.clone() });
         }
     }
     let base = pairing::Arm::of(baseline)?;

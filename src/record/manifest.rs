@@ -16,6 +16,15 @@ use crate::setup::{Arm, Check, ModelIdentity, Resolved};
 /// 1.3 `checks` of the manifest; 1.4 `answer_tokens` of a sample's completion.
 pub const FORMAT: FormatVersion = FormatVersion { major: 1, minor: 4 };
 
+/// Field of a plan: [`crate::suite::Plan::items_hash`] of all items of the arm, also in a record of a shard.
+pub const ITEMS_FIELD: &str = "items";
+
+/// Field of a plan: the shard that a record is of. A record without it is of a whole run.
+pub const SHARD_FIELD: &str = "shard";
+
+/// Field of the environment with the options that shaped the run, by which it is made again.
+pub const OPTIONS_FIELD: &str = "options";
+
 /// A format version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormatVersion {
@@ -86,7 +95,7 @@ pub(crate) const FIELDS: &[&str] = &[
 ];
 
 /// Largest manifest read: a real one has about 4 KiB.
-const MAX_MANIFEST_BYTES: u64 = 1024 * 1024;
+pub(crate) const MAX_MANIFEST_BYTES: u64 = 1024 * 1024;
 
 impl FormatVersion {
     /// Same major, more fields than this version knows.
@@ -209,7 +218,7 @@ fn flatten(prefix: &str, value: &impl Serialize, into: &mut BTreeMap<String, Str
     }
 }
 
-fn differences(recorded: &BTreeMap<String, String>, asked: &BTreeMap<String, String>) -> Vec<Difference> {
+pub(crate) fn differences(recorded: &BTreeMap<String, String>, asked: &BTreeMap<String, String>) -> Vec<Difference> {
     let names: BTreeSet<&String> = recorded.keys().chain(asked.keys()).collect();
     names
         .into_iter()

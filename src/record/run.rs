@@ -10,18 +10,18 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::record::journal;
-use crate::record::manifest::{Difference, FormatVersion};
+use crate::record::manifest::{Difference, FormatVersion, SHARD_FIELD};
 use crate::record::storage::{self, Disk, Lock, Storage};
 use crate::record::{CONFIRM_DIR, LOCK_FILE, RUN_FILE, RecordError};
 use crate::setup::Arm;
-use crate::suite::{GatePolicy, Suite};
+use crate::suite::{GatePolicy, Shard, Suite};
 
 /// Version of `run.json`. Readers accept an older one and refuse a newer one, minor or major: it may hold a rule of the gate
 /// that this version would leave out.
 ///
 /// Changelog: 1.0 first version; 1.1 `settings` of an arm; 1.2 `confirm`, the relative guard and, for single cells,
-/// tiers and all thresholds of the gate.
-pub const RUN_FORMAT: FormatVersion = FormatVersion { major: 1, minor: 2 };
+/// tiers and all thresholds of the gate; 1.3 `shard`.
+pub const RUN_FORMAT: FormatVersion = FormatVersion { major: 1, minor: 3 };
 
 /// Most arms of one run: more than a report can show side by side.
 pub const MAX_ARMS: usize = 64;
@@ -53,6 +53,10 @@ pub struct RunFile {
     pub arms: Vec<Arm>,
     /// The gate in effect: the suite's with the configuration's values on top.
     pub gate: GatePolicy,
+    /// The part of the plan that is asked in this folder; `None` for all of it. The items of the whole are in
+    /// [`crate::record::PLAN_FILE`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
 }
 
 /// Which gate stands after [`RunFile::plan`] when the file and the asking one differ.
@@ -83,7 +87,14 @@ impl RunFile {
             suite_fingerprint: suite.fingerprint(),
             arms: arms.to_vec(),
             gate: suite.gate.clone(),
+            shard: None,
         }
+    }
+
+    /// The same of which only `shard` is asked here.
+    #[must_use]
+    pub fn of_shard(self, shard: Option<Shard>) -> Self {
+        Self { shard, ..self }
     }
 
     /// Reads `run.json` of a run folder; `None` where there is none.
@@ -145,6 +156,11 @@ impl RunFile {
         if self.suite_fingerprint != asked.suite_fingerprint {
             differences.push(differing("suite_fingerprint", &self.suite_fingerprint, &asked.suite_fingerprint));
         }
+        if self.shard != asked.shard {
+            let shown = |shard: Option<Shard>| shard.map(|shard| shard.to_string());
+            let (recorded, asked) = (shown(self.shard), shown(asked.shard));
+            differences.push(Difference { field: SHARD_FIELD.into(), recorded, asked });
+        }
         let mut joined = self.clone();
         for arm in &asked.arms {
             match self.arms.iter().find(|known| known.name == arm.name) {
@@ -185,7 +201,7 @@ fn described(arm: &Arm) -> String {
 }
 
 /// Two starts in one folder may plan at the same moment, and none may lose the other's arm.
-fn lock(storage: &dyn Storage, dir: &Path) -> Result<Lock, RecordError> {
+pub(super) fn lock(storage: &dyn Storage, dir: &Path) -> Result<Lock, RecordError> {
     let path = dir.join(LOCK_FILE);
     for _ in 0..LOCK_TRIES {
         if let Some(lock) = storage.lock(&path).map_err(RecordError::storage(&path))? {

@@ -57,16 +57,10 @@ fn plan_fields(suite: &Suite, plan: &Plan, target: &dyn Target) -> BTreeMap<Stri
 fn question_fields(suite: &Suite, plan: &Plan) -> BTreeMap<String, String> {
     let mut fields = suite.versions();
     fields.insert("suite".into(), suite.fingerprint());
-    fields.insert("items".into(), items_hash(plan));
+    fields.insert(manifest::ITEMS_FIELD.into(), plan.items_hash());
     fields.insert("seed".into(), suite.seed.to_string());
     for scorer in scorers::SCORERS {
         fields.insert(format!("scorer.{}", scorer.name), scorer.version.to_string());
     }
     fields
-}
-
-fn items_hash(plan: &Plan) -> String {
-    let ids: Vec<&str> =
-        plan.groups.iter().flat_map(|group| group.items.iter().map(|item| item.item_id.as_str())).collect();
-    crate::rng::hash_name(&ids).to_hex().to_string()
 }

@@ -10,17 +10,19 @@ mod gate_file;
 mod plan;
 mod policy;
 mod select;
+mod shard;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use custom::CustomFile;
 pub use error::SuiteError;
 pub use file::{SCHEMA_VERSION, json_schema};
 pub use policy::{CellPolicy, GatePolicy, Tier};
+pub use shard::{MAX_SHARDS, Shard};
 
 use crate::rng::hash_name;
 use crate::sample::{Bin, Language, VariantOf};
@@ -213,7 +215,8 @@ impl TaskPlan {
 }
 
 /// Everything a run has to ask, in order: shortest bin first.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Items of one group share a haystack and are asked from one prefill.
     pub groups: Vec<GroupSpec>,
@@ -230,10 +233,18 @@ impl Plan {
     pub fn item_count(&self) -> usize {
         self.groups.iter().map(|group| group.items.len()).sum()
     }
+
+    /// Hash over the ids of all items in order, 64 hex digits.
+    pub fn items_hash(&self) -> String {
+        let items = self.groups.iter().flat_map(|group| &group.items);
+        let ids: Vec<&str> = items.map(|item| item.item_id.as_str()).collect();
+        hash_name(&ids).to_hex().to_string()
+    }
 }
 
 /// The recipe of one haystack and its questions; cheap, without text.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GroupSpec {
     /// Identifies the haystack.
     pub haystack_id: String,
@@ -244,7 +255,8 @@ pub struct GroupSpec {
 }
 
 /// The recipe of one item.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ItemSpec {
     /// See [`crate::sample::Item::item_id`].
     pub item_id: String,
@@ -255,6 +267,6 @@ pub struct ItemSpec {
     /// Counts items of one task × bin × slot.
     pub index: u32,
     /// The item that it asks again in other words.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant_of: Option<VariantOf>,
 }

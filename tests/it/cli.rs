@@ -17,6 +17,7 @@ mod robustness;
 mod run_folder;
 mod selftest;
 mod servers;
+mod shards;
 
 use std::fs;
 use std::path::{Path, PathBuf};

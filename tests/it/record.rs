@@ -7,7 +7,10 @@ use std::path::Path;
 use kvgauge::hint::Hint;
 use kvgauge::record::manifest::{FORMAT, Manifest, RunStatus, plan_hash};
 use kvgauge::record::samples::{MAX_TEXT_BYTES, SampleRecord, text_hash};
-use kvgauge::record::{LOCK_FILE, MANIFEST_FILE, RUN_FILE, Record, RecordError, RecordWriter, RunFile, SAMPLES_FILE};
+use kvgauge::record::{
+    LOCK_FILE, MANIFEST_FILE, PLAN_FILE, RUN_FILE, Record, RecordError, RecordWriter, RunFile, SAMPLES_FILE, read_plan,
+    write_plan,
+};
 use kvgauge::sample::{Bin, Completion, FinishReason, Language, LikelyTokens, Outcome, Score, Timing};
 use kvgauge::setup::{Arm, ArmRole, CheckStatus, Evidence, ModelIdentity, Resolved};
 use kvgauge::suite::Tier;
@@ -416,6 +419,32 @@ fn a_plan_of_format_1_2_holds_tiers_and_single_thresholds_and_an_older_one_the_u
     assert_eq!(run.gate.cells["retrieval/32K"].tier, Some(Tier::Supporting));
     // A field more or less on disk is another version: a changelog line and another fixture.
     assert_eq!(serde_json::to_string_pretty(&run).unwrap() + "\n", text);
+}
+
+#[test]
+fn a_plan_of_format_1_3_names_its_shard_and_an_older_one_is_of_a_whole_run() {
+    let read = |text: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(RUN_FILE), text).unwrap();
+        RunFile::read(dir.path()).unwrap().unwrap()
+    };
+    assert_eq!(read(include_str!("../fixtures/records/run-1.2.json")).shard, None);
+    let text = include_str!("../fixtures/records/run-1.3.json");
+    let run = read(text);
+    assert_eq!(run.shard.map(|shard| (shard.number(), shard.of())), Some((2, 4)));
+    // A field more or less on disk is another version: a changelog line and another fixture.
+    assert_eq!(serde_json::to_string_pretty(&run).unwrap() + "\n", text);
+}
+
+#[test]
+fn the_items_of_a_shard_s_whole_run_read_and_write_as_they_were_written() {
+    let text = include_str!("../fixtures/records/plan-1.0.json");
+    let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    fs::write(from.path().join(PLAN_FILE), text).unwrap();
+    let plan = read_plan(from.path()).unwrap();
+    assert_eq!((plan.item_count(), plan.groups[0].bin), (2, Bin(512)));
+    write_plan(to.path(), &plan).unwrap();
+    assert_eq!(fs::read_to_string(to.path().join(PLAN_FILE)).unwrap(), text);
 }
 
 #[test]

@@ -71,7 +71,7 @@ pub(crate) fn recorded(records: &Records, suspects: &[Suspect]) -> Result<Vec<Co
         let Some(run) = RunFile::read(&dir)? else { continue };
         let read = |arm: &Arm| {
             let missing = |source| Failure::ArmMissing { arm: arm.name.clone(), dir: dir.clone(), source };
-            records::read_planned(&dir, &run, arm).map_err(missing)
+            records::read_planned(&dir, &run, arm, records::read).map_err(missing)
         };
         let Some(baseline) = run.arms.iter().find(|arm| arm.role == ArmRole::Baseline) else { continue };
         let candidates = run.arms.iter().filter(|arm| names.contains(arm.name.as_str()));

@@ -11,6 +11,7 @@ use kvgauge::record::run::MAX_ARMS;
 use kvgauge::record::{LOCK_FILE, MANIFEST_FILE, Record, RecordError, RunFile, SAMPLES_FILE};
 use kvgauge::setup::{Arm, ArmRole};
 use kvgauge::suite::GatePolicy;
+use rayon::prelude::*;
 
 use crate::failure::Failure;
 use crate::output::note;
@@ -43,13 +44,15 @@ impl Records {
 
     /// The first folder is the baseline, whatever its record says.
     pub(crate) fn of_folders(baseline: &Path, others: &[PathBuf]) -> Result<Self, Failure> {
-        let record = read(baseline).map_err(Failure::BaselineRecord)?;
+        let (record, read_others) = rayon::join(
+            || read(baseline).map_err(Failure::BaselineRecord),
+            || others.par_iter().map(|dir| read_beside(dir)).collect::<Vec<_>>(),
+        );
+        let record = record?;
         let mut gates: Vec<_> = gate_of_folder(baseline, &record)?.into_iter().collect();
-        let mut read_others = Vec::new();
-        for dir in others {
-            let other = read(dir)?;
-            gates.extend(gate_of_folder(dir, &other)?);
-            read_others.push(other);
+        let read_others = read_others.into_iter().collect::<Result<Vec<_>, _>>()?;
+        for (dir, other) in others.iter().zip(&read_others) {
+            gates.extend(gate_of_folder(dir, other)?);
         }
         Self::with_parts(record, read_others, None, gates)
     }
@@ -86,11 +89,15 @@ impl Records {
                 return Err(Failure::ManyBaselines { dir: dir.into(), names });
             }
         };
-        let baseline = read_planned(dir, &run, baseline).map_err(Failure::BaselineRecord)?;
+        let (baseline, read_others) = rayon::join(
+            || read_planned(dir, &run, baseline, read).map_err(Failure::BaselineRecord),
+            || others.par_iter().map(|arm| read_planned(dir, &run, arm, read_beside)).collect::<Vec<_>>(),
+        );
+        let baseline = baseline?;
         let mut records = Vec::new();
-        for arm in others {
+        for (arm, record) in others.into_iter().zip(read_others) {
             let missing = |source| Failure::ArmMissing { arm: arm.name.clone(), dir: dir.into(), source };
-            let record = read_planned(dir, &run, arm).map_err(missing)?;
+            let record = record.map_err(missing)?;
             // An unfinished candidate is ruled INVALID; nothing of a verdict would show an unfinished control.
             if (record.samples.len() as u64) < record.manifest.planned_items {
                 if arm.role == ArmRole::Control {
@@ -172,7 +179,12 @@ fn refuse_strangers(dir: &Path, run: &RunFile) -> Result<(), Failure> {
 }
 
 /// The record of a planned arm, which has to be that arm of that suite.
-pub(crate) fn read_planned(dir: &Path, run: &RunFile, arm: &Arm) -> Result<Record, RecordError> {
+pub(crate) fn read_planned(
+    dir: &Path,
+    run: &RunFile,
+    arm: &Arm,
+    read: fn(&Path) -> Result<Record, RecordError>,
+) -> Result<Record, RecordError> {
     let folder = dir.join(&arm.name);
     let record = read(&folder)?;
     let manifest = &record.manifest;
@@ -206,7 +218,17 @@ fn gate_of_folder(folder: &Path, record: &Record) -> Result<Option<(PathBuf, Gat
     Ok(is_of_plan.then_some((run_dir, run.gate)))
 }
 
-fn read(dir: &Path) -> Result<Record, RecordError> {
+/// A record that a baseline stands beside. The text around a needle is shown as the baseline's record has it, so the copy in
+/// this one, a quarter of its size, is not kept.
+fn read_beside(dir: &Path) -> Result<Record, RecordError> {
+    let mut record = read(dir)?;
+    for sample in &mut record.samples {
+        sample.excerpt = String::new();
+    }
+    Ok(record)
+}
+
+pub(crate) fn read(dir: &Path) -> Result<Record, RecordError> {
     let (record, notes) = Record::read_noting(dir)?;
     for text in notes {
         note(&format!("warning: {text}"));

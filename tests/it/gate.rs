@@ -256,7 +256,9 @@ fn tangos_interval_holds_the_true_drop_as_often_as_it_says() {
                 let two_sided = coverage(n, worse, better, |limits, drop| limits.low <= drop && drop <= limits.high);
                 assert!(two_sided > 0.93, "n {n}, ψ {psi}, δ {delta}: {two_sided}");
                 let upper = coverage(n, worse, better, |limits, drop| drop <= limits.upper);
-                println!("coverage: {n} pairs, flips {psi}, drop {delta}: two-sided {two_sided:.4}, upper limit {upper:.4}");
+                println!(
+                    "coverage: {n} pairs, flips {psi}, drop {delta}: two-sided {two_sided:.4}, upper limit {upper:.4}"
+                );
                 assert!(upper > 0.93, "n {n}, ψ {psi}, δ {delta}: upper {upper}");
             }
         }
@@ -289,7 +291,9 @@ fn the_clustered_interval_holds_the_true_drop_as_often_as_it_says() {
             covered += u32::from(limits.low <= truth && truth <= limits.high);
         }
         let covered = f64::from(covered) / f64::from(NIGHTS);
-        println!("clustered coverage: {haystacks} texts of 4, worse {worse}, better {better}, single {single}: {covered}");
+        println!(
+            "clustered coverage: {haystacks} texts of 4, worse {worse}, better {better}, single {single}: {covered}"
+        );
         assert!(covered >= 0.95 - 3.0 * standard_error(0.95), "{haystacks} {worse} {better} {single}: {covered}");
     }
 }

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvgauge::sample::Bin;
 
+use crate::against::AgainstArgs;
+use crate::baseline::options::BaselineCommand;
 use crate::bench::options::BenchArgs;
 use crate::engine_settings::EngineArgs;
 use crate::exit_code;
@@ -31,6 +33,9 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Run one suite on one or more arms and write run records
     Run(RunArgs),
+    /// Keep the baseline of a run under a name, so that `check --against` need not measure it again
+    #[command(subcommand)]
+    Baseline(BaselineCommand),
     /// Compare records with their baseline; no model needed
     Compare(CompareArgs),
     /// Compare records and judge them; no model needed
@@ -192,6 +197,8 @@ pub(crate) struct SuiteArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(crate) measure: MeasureArgs,
+    #[command(flatten)]
+    pub(crate) against: AgainstArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     /// Ask what would fail again on fresh seeds, baseline and candidate; only what rejects again fails

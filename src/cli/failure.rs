@@ -5,6 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use kvgauge::baseline::BaselineError;
 use kvgauge::compare::CompareError;
 use kvgauge::compare::table::TableError;
 use kvgauge::engine::known_dtypes;
@@ -60,6 +61,8 @@ pub(crate) enum Failure {
     Target(#[from] TargetError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Baseline(#[from] BaselineError),
     #[error("baseline: {0}")]
     BaselineRecord(RecordError),
     #[error(transparent)]
@@ -175,6 +178,7 @@ impl Failure {
             Self::Target(error) => of_target(error),
             Self::Run(error) => of_run(error),
             Self::BaselineRecord(_) | Self::NoBaseline { .. } => Exit::Baseline,
+            Self::Baseline(error) => of_baseline(error),
             Self::Record(error) => of_record(error),
             Self::Compare(error) => of_compare(error),
             Self::Gate(GateError::Unknown { .. })
@@ -285,6 +289,26 @@ fn of_record(error: &RecordError) -> Exit {
     }
 }
 
+/// A baseline that is not there, not whole or not the right one is that; what cannot be accepted is a wrong word or an unfinished run.
+fn of_baseline(error: &BaselineError) -> Exit {
+    match error {
+        BaselineError::Unknown { .. }
+        | BaselineError::Damaged { .. }
+        | BaselineError::Unsealed { .. }
+        | BaselineError::Format { .. }
+        | BaselineError::Differs { .. }
+        | BaselineError::NoControl { .. }
+        | BaselineError::TooOld { .. }
+        | BaselineError::NotSixteenBits { .. }
+        | BaselineError::Copied { .. } => Exit::Baseline,
+        BaselineError::Name { .. } | BaselineError::NotOfPlan { .. } | BaselineError::TooMany { .. } => Exit::Usage,
+        BaselineError::NoArm { .. } => Exit::NothingSelected,
+        BaselineError::Unfinished { .. } => Exit::NotMeasured,
+        BaselineError::Record(error) => of_record(error),
+        BaselineError::Storage { source, .. } => of_write(source),
+    }
+}
+
 fn of_compare(error: &CompareError) -> Exit {
     match error {
         CompareError::Mismatch { .. } | CompareError::Prompts { .. } | CompareError::NothingMeasured { .. } => {
@@ -329,6 +353,7 @@ impl Hint for Failure {
             Self::Target(error) => error.hints(),
             Self::Run(error) => error.hints(),
             Self::Record(error) | Self::BaselineRecord(error) => error.hints(),
+            Self::Baseline(error) => error.hints(),
             Self::Compare(error) => error.hints(),
             Self::Gate(error) => error.hints(),
             Self::Report(error) => error.hints(),

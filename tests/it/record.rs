@@ -46,6 +46,7 @@ fn manifest(planned_items: u64) -> Manifest {
         environment: BTreeMap::new(),
         planned_items,
         status: RunStatus::Started,
+        accepted: None,
     }
 }
 

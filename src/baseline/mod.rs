@@ -15,6 +15,8 @@ mod error;
 mod pointer;
 mod sealed;
 mod store;
+#[cfg(test)]
+mod tests;
 mod utc;
 
 pub use adopt::{FieldDifference, adopt, adopted_manifest, differences};

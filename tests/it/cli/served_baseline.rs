@@ -30,7 +30,8 @@ fn server(dtype: &'static str, version: &'static str) -> (Played, Arc<AtomicU32>
             reply(200, "content-type: text/plain\r\n", page.as_bytes())
         }
         line if line.ends_with("completions") => {
-            counted.fetch_add(1, Ordering::Relaxed);
+            // What is asked to compare counts of tokens is shorter than any question.
+            counted.fetch_add(u32::from(asked.body.to_string().len() > 1000), Ordering::Relaxed);
             events(&[&said("I do not know."), &finished("stop"), &usage(20, 3), "[DONE]"])
         }
         _ => json_reply(404, &json!({})),

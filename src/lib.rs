@@ -31,6 +31,8 @@ pub mod targets;
 
 pub mod record;
 
+pub mod baseline;
+
 pub mod compare;
 pub mod runner;
 pub mod stats;

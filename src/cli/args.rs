@@ -9,6 +9,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use kvgauge::sample::Bin;
 use kvgauge::suite::Shard;
 
+use crate::against::AgainstArgs;
+use crate::baseline::options::BaselineCommand;
 use crate::bench::options::BenchArgs;
 use crate::engine_settings::EngineArgs;
 use crate::exit_code;
@@ -35,6 +37,9 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Put the shards of a run together; no model needed
     Merge(MergeArgs),
+    /// Keep the baseline of a run under a name, so that `check --against` need not measure it again
+    #[command(subcommand)]
+    Baseline(BaselineCommand),
     /// Compare records with their baseline; no model needed
     Compare(CompareArgs),
     /// Compare records and judge them; no model needed
@@ -200,6 +205,8 @@ pub(crate) struct SuiteArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(crate) measure: MeasureArgs,
+    #[command(flatten)]
+    pub(crate) against: AgainstArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     /// Ask what would fail again on fresh seeds, baseline and candidate; only what rejects again fails

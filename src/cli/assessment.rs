@@ -177,6 +177,9 @@ impl Assessment {
     pub(crate) fn text(&self) -> String {
         let mut text = terminal::overview(&overview(&self.comparison, &self.verdict));
         text += &format!("\n{}\n\n", headline(self.verdict.ruling, &self.verdict.sentence));
+        if let Some(accepted) = &self.comparison.baseline.accepted {
+            text += &format!("{accepted}\n\n");
+        }
         for arm in &self.verdict.arms {
             text += &format!("{} {}: {}\n", arm.ruling.symbol(), arm.ruling.name(), arm.sentence);
             for reason in &arm.invalid {

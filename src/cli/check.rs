@@ -5,6 +5,7 @@ use kvgauge::gate::{judge, suspects};
 use kvgauge::record::run::GateChoice;
 use kvgauge::setup::Arm;
 
+use crate::against::Against;
 use crate::args::CheckArgs;
 use crate::assessment::{self, Assessment};
 use crate::config::ConfigFile;
@@ -21,15 +22,22 @@ pub(crate) fn execute(args: &CheckArgs, config: &ConfigFile) -> Result<Exit, Fai
     let mut suite = policy::with_gate(measure::load_suite(&measurement.suite)?, config)?;
     suite.gate.confirm |= args.confirm;
     let servers = serve::selected(&measurement, config)?;
+    let takes_control = servers.as_ref().is_some_and(|servers| servers.has_control);
+    let against = Against::load(&args.against, config, takes_control)?;
+    if measurement.shard.is_some() && against.is_some() {
+        return Err(Failure::ShardAgainst);
+    }
     let measured = match &servers {
         Some(servers) if servers.arms.len() < 2 => {
             return Err(Failure::NoCandidate { baseline: servers.arms[0].arm.name.clone() });
         }
         Some(servers) if measurement.dry_run => {
-            measure::measure(&measurement, &suite, &servers.recorded(), GateChoice::Asked)?
+            measure::measure(&measurement, &suite, &servers.recorded(), GateChoice::Asked, against.as_ref())?
         }
-        Some(servers) => serve::measure(&measurement, &suite, servers, GateChoice::Asked)?,
-        None => measure::measure(&measurement, &suite, &embedded_arms(&measurement)?, GateChoice::Asked)?,
+        Some(servers) => serve::measure(&measurement, &suite, servers, GateChoice::Asked, against.as_ref())?,
+        None => {
+            measure::measure(&measurement, &suite, &embedded_arms(&measurement)?, GateChoice::Asked, against.as_ref())?
+        }
     };
     if measurement.shard.is_some() {
         if args.history.is_some() {

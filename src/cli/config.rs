@@ -24,6 +24,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("arms", &["baseline", "kv_cache_dtype", "concurrency"]),
     ("engine", ENGINE_KEYS),
     ("gate", &["on_inconclusive"]),
+    ("baseline", &["against", "max_age"]),
 ];
 
 /// What all arms of servers share, and one of them; their keys are checked by [`ServerArms`].
@@ -37,6 +38,7 @@ pub(crate) struct ConfigFile {
     pub(crate) model: ModelSection,
     pub(crate) suite: SuiteSection,
     pub(crate) arms: ArmsSection,
+    pub(crate) baseline: BaselineSection,
     pub(crate) engine: EngineArgs,
     /// What the arms of `arm` share; kept as a table, because part of it belongs to readers of the library.
     pub(crate) server: toml::Table,
@@ -81,6 +83,14 @@ pub(crate) struct ArmsSection {
     pub(crate) baseline: Option<String>,
     pub(crate) kv_cache_dtype: Option<Vec<String>>,
     pub(crate) concurrency: Option<Vec<u16>>,
+}
+
+/// The accepted baseline that `check` compares with. `[arms] baseline` is the dtype of one that is measured.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct BaselineSection {
+    pub(crate) against: Option<String>,
+    pub(crate) max_age: Option<u32>,
 }
 
 /// Why the configuration cannot be used.
@@ -164,8 +174,16 @@ fn one_line(error: &toml::de::Error, text: &str) -> String {
 }
 
 fn refuse_unknown_keys(path: &Path, table: &toml::Table) -> Result<(), ConfigError> {
-    const SECTION_NAMES: [&str; 7] =
-        [SECTIONS[0].0, SECTIONS[1].0, SECTIONS[2].0, SECTIONS[3].0, SECTIONS[4].0, SERVER_SECTION, ARM_SECTION];
+    const SECTION_NAMES: [&str; 8] = [
+        SECTIONS[0].0,
+        SECTIONS[1].0,
+        SECTIONS[2].0,
+        SECTIONS[3].0,
+        SECTIONS[4].0,
+        SECTIONS[5].0,
+        SERVER_SECTION,
+        ARM_SECTION,
+    ];
     for (section, value) in table {
         if section == SERVER_SECTION && value.is_table() || section == ARM_SECTION && is_tables(value) {
             continue;

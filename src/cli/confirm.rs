@@ -1,7 +1,8 @@
 //! The confirmation: what would fail a run is asked again on fresh seeds, baseline and candidate, before it does.
 //!
 //! Every bin has a run folder of its own, `confirm/BIN` in that of the run, with the baseline and the arms that would fail there. So
-//! it is resumed like any other run, and another arm that fails later adds to what is there.
+//! it is resumed like any other run, and another arm that fails later adds to what is there. An accepted baseline has no answers to fresh
+//! questions: here the baseline is measured in any case.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -49,11 +50,11 @@ pub(crate) fn ask(
             Some(servers) if !measurement.dry_run => {
                 let arms = servers.arms.iter().filter(|server| is_asked(&server.arm)).cloned().collect();
                 let servers = ServerArms { arms, has_control: false, ..servers.clone() };
-                serve::measure(&measurement, &again, &servers, GateChoice::Recorded)?
+                serve::measure(&measurement, &again, &servers, GateChoice::Recorded, None)?
             }
             _ => {
                 let arms: Vec<Arm> = measured.arms.iter().map(|arm| arm.arm.clone()).filter(is_asked).collect();
-                measure::measure(&measurement, &again, &arms, GateChoice::Recorded)?
+                measure::measure(&measurement, &again, &arms, GateChoice::Recorded, None)?
             }
         };
         asked += result.arms.iter().map(|arm| arm.outcome.asked).sum::<usize>();

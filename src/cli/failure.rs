@@ -5,6 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use kvgauge::baseline::BaselineError;
 use kvgauge::compare::CompareError;
 use kvgauge::compare::table::TableError;
 use kvgauge::engine::known_dtypes;
@@ -61,6 +62,8 @@ pub(crate) enum Failure {
     Target(#[from] TargetError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Baseline(#[from] BaselineError),
     #[error("baseline: {0}")]
     BaselineRecord(RecordError),
     #[error(transparent)]
@@ -69,6 +72,8 @@ pub(crate) enum Failure {
     Merge(#[from] MergeError),
     #[error("`{}` holds shard {shard} of a run, not the run", dir.display())]
     ShardAlone { dir: PathBuf, shard: Shard },
+    #[error("`--shard` and `--against` do not go together: a shard measures the baseline's part with its own")]
+    ShardAgainst,
     #[error(transparent)]
     Compare(#[from] CompareError),
     #[error(transparent)]
@@ -166,6 +171,7 @@ impl Failure {
             | Self::ManyGates { .. }
             | Self::Stranger { .. }
             | Self::ShardAlone { .. }
+            | Self::ShardAgainst
             | Self::NoOutput
             | Self::OutputIsRecord { .. }
             | Self::OutputKind { .. } => Exit::Usage,
@@ -181,6 +187,7 @@ impl Failure {
             Self::Target(error) => of_target(error),
             Self::Run(error) => of_run(error),
             Self::BaselineRecord(_) | Self::NoBaseline { .. } => Exit::Baseline,
+            Self::Baseline(error) => of_baseline(error),
             Self::Record(error) => of_record(error),
             Self::Merge(error) => of_merge(error),
             Self::Compare(error) => of_compare(error),
@@ -309,6 +316,26 @@ fn of_merge(error: &MergeError) -> Exit {
     }
 }
 
+/// A baseline that is not there, not whole or not the right one is that; what cannot be accepted is a wrong word or an unfinished run.
+fn of_baseline(error: &BaselineError) -> Exit {
+    match error {
+        BaselineError::Unknown { .. }
+        | BaselineError::Damaged { .. }
+        | BaselineError::Unsealed { .. }
+        | BaselineError::Format { .. }
+        | BaselineError::Differs { .. }
+        | BaselineError::NoControl { .. }
+        | BaselineError::TooOld { .. }
+        | BaselineError::NotSixteenBits { .. }
+        | BaselineError::Copied { .. } => Exit::Baseline,
+        BaselineError::Name { .. } | BaselineError::NotOfPlan { .. } | BaselineError::TooMany { .. } => Exit::Usage,
+        BaselineError::NoArm { .. } => Exit::NothingSelected,
+        BaselineError::Unfinished { .. } => Exit::NotMeasured,
+        BaselineError::Record(error) => of_record(error),
+        BaselineError::Storage { source, .. } => of_write(source),
+    }
+}
+
 fn of_compare(error: &CompareError) -> Exit {
     match error {
         CompareError::Mismatch { .. } | CompareError::Prompts { .. } | CompareError::NothingMeasured { .. } => {
@@ -355,16 +382,14 @@ impl Hint for Failure {
             Self::Record(error) | Self::BaselineRecord(error) => error.hints(),
             Self::Merge(error) => error.hints(),
             Self::ShardAlone { .. } => vec!["merge all shards with `kvgauge merge` and name the merged run".into()],
+            Self::Baseline(error) => error.hints(),
             Self::Compare(error) => error.hints(),
             Self::Gate(error) => error.hints(),
             Self::Report(error) => error.hints(),
             Self::History(error) => error.hints(),
             Self::Table(error) => error.hints(),
             Self::EngineOption(error) => error.hints(),
-            Self::EngineName(error) => {
-                let known: Vec<&str> = error.known.split(", ").collect();
-                vec![did_you_mean(&error.found, &known)]
-            }
+            Self::EngineName(error) => vec![did_you_mean(&error.found, &error.known.split(", ").collect::<Vec<_>>())],
             Self::Input(error) => error.hints(),
             Self::Bench(error) => error.hints(),
             Self::Plan(error) => error.hints(),
@@ -408,6 +433,7 @@ impl Hint for Failure {
             | Self::ManyFolders { .. }
             | Self::Stdout(_)
             | Self::Json(_)
+            | Self::ShardAgainst
             | Self::Runtime(_) => Vec::new(),
         }
     }

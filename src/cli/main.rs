@@ -1,7 +1,9 @@
 //! The binary: parse, dispatch, print errors with hints, exit.
 
+mod against;
 mod args;
 mod assessment;
+mod baseline;
 mod bench;
 mod check;
 mod compare;
@@ -71,6 +73,7 @@ fn execute(cli: &Cli) -> Result<Exit, Failure> {
     match &cli.command {
         Command::Check(args) => check::execute(args, &config()?),
         Command::Run(args) => run::execute(args, &config()?),
+        Command::Baseline(command) => baseline::execute(command),
         Command::Compare(args) => compare::execute(args, &config()?),
         Command::Gate(args) => gate::execute(args, &config()?),
         Command::Report(args) => report::execute(args, &config()?),

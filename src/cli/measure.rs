@@ -20,6 +20,7 @@ use kvgauge::targets::scripted::{Damage, Scripted};
 use kvgauge::tasks::UserText;
 use kvgauge::tokenizer::{TokenCounter, WordTokenizer};
 
+use crate::against::Against;
 use crate::args::RopeChoice;
 use crate::engine_settings::EngineSettings;
 use crate::failure::Failure;
@@ -101,12 +102,13 @@ pub(crate) fn candidates(measurement: &Measurement, dtypes: &[String], baseline:
 }
 
 /// Asks every open item of every arm. A finished arm costs the reading of its journal. Nothing is written before it is clear
-/// that every arm can be asked or resumed.
+/// that every arm can be asked, resumed or taken from the accepted baseline `against`.
 pub(crate) fn measure(
     measurement: &Measurement,
     suite: &Suite,
     arms: &[Arm],
     gate: GateChoice,
+    against: Option<&Against>,
 ) -> Result<Measured, Failure> {
     let interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
     let source = Source::open(measurement, suite)?;
@@ -116,24 +118,40 @@ pub(crate) fn measure(
     let plans: Vec<(&Arm, Plan)> = arms.iter().map(|arm| (arm, plan_of(arm, &whole))).collect();
     let run_dir = match &measurement.run_dir {
         Some(dir) => dir.clone(),
-        None => default_run_dir(measurement, suite, &whole, &source)?,
+        None => {
+            let dir = default_run_dir(measurement, suite, &whole, &source)?;
+            against.map_or(dir.clone(), |against| against.run_dir(&dir))
+        }
+    };
+    let copied = |arm: &Arm| against.and_then(|against| Some((against, against.record(arm)?)));
+    let manifest_of = |arm: &Arm, plan: &Plan, target: &dyn Target| {
+        let asked = header(measurement, suite, plan, arm, target);
+        copied(arm).map_or(Ok(asked.clone()), |(against, record)| against.manifest(record, &asked))
     };
     for (arm, plan) in &plans {
         let target = source.target(arm)?;
         target.accept_bins(&suite.bins.iter().map(|bin| bin.bin).collect::<Vec<_>>())?;
-        let manifest = header(measurement, suite, plan, arm, target.as_ref());
-        RecordWriter::check_resumable(&run_dir.join(&arm.name), &manifest)?;
+        let dir = run_dir.join(&arm.name);
+        RecordWriter::check_resumable(&dir, &manifest_of(arm, plan, target.as_ref())?)?;
+        if let Some((against, record)) = copied(arm) {
+            against.check_items(record, suite, plan, source.counter().as_ref(), &dir)?;
+        }
     }
     let other_arms = plan_folder(&run_dir, &RunFile::new(suite, arms).of_shard(measurement.shard), &whole, gate)?;
     let parts: Vec<Plan> = plans.iter().map(|(_, plan)| measurement.part_of(plan)).collect();
-    let shown: Vec<(&str, &Plan)> = arms.iter().map(|arm| arm.name.as_str()).zip(&parts).collect();
+    let asked = plans.iter().zip(&parts).filter(|((arm, _), _)| copied(arm).is_none());
+    let shown: Vec<(&str, &Plan)> = asked.map(|((arm, _), part)| (arm.name.as_str(), part)).collect();
     let progress = Progress::new(&shown);
     let mut measured = Vec::new();
     interrupt.ask_first();
     for ((arm, plan), part) in plans.iter().zip(&parts) {
         let target = source.target(arm)?;
-        let manifest = header(measurement, suite, plan, arm, target.as_ref());
+        let manifest = manifest_of(arm, plan, target.as_ref())?;
         let dir = run_dir.join(&arm.name);
+        if let Some((against, record)) = copied(arm) {
+            measured.push(against.adopt(record, &manifest, plan, dir)?);
+            continue;
+        }
         let run = ArmRun { suite, plan: part, manifest, dir: &dir };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
         let result = runtime.block_on(run_one(run, target.as_ref(), &progress, &interrupt));

@@ -18,10 +18,10 @@ pub(crate) fn execute(args: &RunArgs, config: &ConfigFile) -> Result<Exit, Failu
     let suite = policy::with_gate(measure::load_suite(&measurement.suite)?, config)?;
     let measured = match serve::selected(&measurement, config)? {
         Some(servers) if measurement.dry_run => {
-            measure::measure(&measurement, &suite, &servers.recorded(), GateChoice::Recorded)?
+            measure::measure(&measurement, &suite, &servers.recorded(), GateChoice::Recorded, None)?
         }
-        Some(servers) => serve::measure(&measurement, &suite, &servers, GateChoice::Recorded)?,
-        None => measure::measure(&measurement, &suite, &embedded_arms(&measurement)?, GateChoice::Recorded)?,
+        Some(servers) => serve::measure(&measurement, &suite, &servers, GateChoice::Recorded, None)?,
+        None => measure::measure(&measurement, &suite, &embedded_arms(&measurement)?, GateChoice::Recorded, None)?,
     };
     tell(&measured, measurement.shard, args.measure.json)?;
     Ok(Exit::Success)

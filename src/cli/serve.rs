@@ -20,7 +20,7 @@ use kvgauge::serving::evidence::{self, Asked, Weighed, Witness};
 use kvgauge::serving::launch::Launched;
 use kvgauge::serving::probe::probe;
 use kvgauge::serving::startup_log::{self, LogError};
-use kvgauge::setup::{Arm, ModelIdentity};
+use kvgauge::setup::{Arm, ModelIdentity, Resolved};
 use kvgauge::suite::{Plan, Suite};
 use kvgauge::targets::CancelFlag;
 use kvgauge::targets::embedded::open_tokenizer;
@@ -28,6 +28,7 @@ use kvgauge::targets::openai::{Endpoint, TokenAgreement};
 use kvgauge::tokenizer::{TokenCounter, Tokenizer};
 use tokio::runtime::Runtime;
 
+use crate::against::Against;
 use crate::config::ConfigFile;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
@@ -61,6 +62,7 @@ pub(crate) fn measure(
     suite: &Suite,
     servers: &ServerArms,
     gate: GateChoice,
+    against: Option<&Against>,
 ) -> Result<Measured, Failure> {
     let interrupt = Interrupt::watch().map_err(Failure::Runtime)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
@@ -70,11 +72,15 @@ pub(crate) fn measure(
     let suite = &suite.bind(tokenizer.as_ref())?;
     let plan = suite.plan();
     let arms = servers.recorded();
-    let run_dir = measurement.run_dir.clone().unwrap_or_else(|| default_run_dir(measurement, suite, &arms));
+    let run_dir = measurement.run_dir.clone().unwrap_or_else(|| {
+        let dir = default_run_dir(measurement, suite, &arms);
+        against.map_or(dir.clone(), |against| against.run_dir(&dir))
+    });
     let asked = RunFile::new(suite, &arms).of_shard(measurement.shard);
     let other_arms = measure::plan_folder(&run_dir, &asked, &plan, gate)?;
     let part = measurement.part_of(&plan);
-    let shown: Vec<(&str, &Plan)> = arms.iter().map(|arm| (arm.name.as_str(), &part)).collect();
+    let is_asked = |arm: &&Arm| against.is_none_or(|against| against.record(arm).is_none());
+    let shown: Vec<(&str, &Plan)> = arms.iter().filter(is_asked).map(|arm| (arm.name.as_str(), &part)).collect();
     let progress = Progress::new(&shown);
     // From here on a signal must not leave a server behind.
     interrupt.ask_first();
@@ -88,9 +94,11 @@ pub(crate) fn measure(
         model_path,
         tokenizer,
         progress: &progress,
+        against,
     };
     let mut measured = Vec::new();
-    for server in &servers.arms {
+    let asked = servers.arms.iter().filter(|server| is_asked(&&server.arm));
+    for server in asked {
         let mut arms = vec![server.arm.clone()];
         if server.arm == servers.arms[0].arm && servers.has_control {
             arms.push(servers.control());
@@ -102,6 +110,7 @@ pub(crate) fn measure(
         measured.extend(result?);
     }
     progress.finish();
+    measured.splice(0..0, session.adopted(&arms)?);
     Ok(Measured { run_dir, arms: measured, other_arms })
 }
 
@@ -125,6 +134,8 @@ struct Session<'a> {
     model_path: PathBuf,
     tokenizer: Arc<Tokenizer>,
     progress: &'a Progress,
+    /// Stands in for the baseline and its A/A arm.
+    against: Option<&'a Against>,
 }
 
 impl Session<'_> {
@@ -136,6 +147,9 @@ impl Session<'_> {
         interrupt: &Interrupt,
     ) -> Result<Vec<MeasuredArm>, Failure> {
         let finished: Vec<Option<ArmOutcome>> = arms.iter().map(|arm| self.finished(arm)).collect();
+        if finished.iter().all(Option::is_some) {
+            self.adopt(&Manifest::read(&self.run_dir.join(&server.arm.name))?)?;
+        }
         let outcomes = match finished.iter().cloned().collect::<Option<Vec<ArmOutcome>>>() {
             Some(outcomes) => outcomes,
             None => runtime.block_on(self.ask_server(server, arms, interrupt))?,
@@ -147,6 +161,34 @@ impl Session<'_> {
             outcome,
         });
         Ok(measured.collect())
+    }
+
+    /// Copies the accepted baseline into the run folder, once a candidate's manifest tells what this run asks and which engine answers:
+    /// its own server is not started.
+    fn adopt(&self, candidate: &Manifest) -> Result<(), Failure> {
+        let Some(against) = self.against else { return Ok(()) };
+        for arm in self.servers.recorded() {
+            let Some(record) = against.record(&arm) else { continue };
+            let mut resolved = Resolved::unknown("its server was not started");
+            resolved.engine.clone_from(&candidate.resolved.engine);
+            let asked = Manifest { resolved, arm: arm.clone(), ..candidate.clone() };
+            let manifest = against.manifest(record, &asked)?;
+            let dir = self.run_dir.join(&arm.name);
+            against.check_items(record, self.suite, self.plan, self.tokenizer.as_ref(), &dir)?;
+            against.adopt(record, &manifest, self.plan, dir)?;
+        }
+        Ok(())
+    }
+
+    /// The arms that [`Self::adopt`] wrote.
+    fn adopted(&self, arms: &[Arm]) -> Result<Vec<MeasuredArm>, Failure> {
+        let Some(against) = self.against else { return Ok(Vec::new()) };
+        let adopted = arms.iter().filter_map(|arm| Some((arm, against.record(arm)?)));
+        let of_disk = |(arm, record): (&Arm, &Record)| {
+            let dir = self.run_dir.join(&arm.name);
+            against.adopt(record, &Manifest::read(&dir)?, self.plan, dir)
+        };
+        adopted.map(of_disk).collect()
     }
 
     /// The outcome of an arm that is on record as a whole, without an error that could be asked again.
@@ -240,6 +282,7 @@ impl Session<'_> {
         let target = self.connect(server, started, arm).await?;
         let mut manifest = measure::header(self.measurement, self.suite, self.plan, arm, &target);
         manifest.environment.insert(measure::OPTIONS_KEY.into(), self.options());
+        self.adopt(&manifest)?;
         let dir = self.run_dir.join(&arm.name);
         let run = ArmRun { suite: self.suite, plan: self.part, manifest, dir: &dir };
         measure::run_one(run, &target, self.progress, interrupt).await

@@ -46,6 +46,7 @@ pub(crate) fn manifest(arm: Arm, planned_items: u64) -> Manifest {
         environment: BTreeMap::new(),
         planned_items,
         status: RunStatus::Complete,
+        accepted: None,
     }
 }
 

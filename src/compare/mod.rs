@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::record::Record;
-use crate::record::manifest::SHARD_FIELD;
+use crate::record::manifest::{AcceptedFrom, SHARD_FIELD};
 use crate::sample::{Bin, FaultKind, Finding, FindingKind, Outcome};
 use crate::setup::{Arm, Check, ModelIdentity, Resolved};
 use crate::suite::TaskGroup;
@@ -39,8 +39,8 @@ pub use repeats::Repeat;
 pub use robustness::{Drift, Robustness};
 
 /// Version of [`Comparison`] as a document, and of the verdict beside it. Changelog: 1 first version; 2 `checks` of an arm; 3 `repeats`,
-/// `curve`, `worst_cells` and `divergence` of an arm, in the verdict tiers, findings and confirmations.
-pub const COMPARISON_FORMAT: u32 = 3;
+/// `curve`, `worst_cells` and `divergence` of an arm, in the verdict tiers, findings and confirmations; 4 `accepted` of an arm.
+pub const COMPARISON_FORMAT: u32 = 4;
 
 /// Pairs every candidate (and the A/A control) with the baseline.
 ///
@@ -75,7 +75,7 @@ pub fn compare(baseline: &Record, control: Option<&Record>, candidates: &[Record
         suite: baseline.manifest.suite.clone(),
         plan: compatibility::shared_plan(&baseline.manifest.plan),
         model: baseline.manifest.model.clone(),
-        environment: baseline.manifest.environment.clone(),
+        environment: environment(baseline, candidates),
         bins: bins.into_iter().collect(),
         tasks: tasks.into_iter().map(|(_, task)| task.into()).collect(),
         baseline: summary::summarize(&base),
@@ -83,6 +83,12 @@ pub fn compare(baseline: &Record, control: Option<&Record>, candidates: &[Record
         repeats: repeats::repeats(candidates)?,
         candidates: compared,
     })
+}
+
+/// The machine of this run: an accepted baseline was measured on an earlier day, perhaps elsewhere.
+fn environment(baseline: &Record, candidates: &[Record]) -> std::collections::BTreeMap<String, String> {
+    let of_run = candidates.first().filter(|_| baseline.manifest.accepted.is_some());
+    of_run.unwrap_or(baseline).manifest.environment.clone()
 }
 
 fn compare_arm(base: &pairing::Arm<'_>, record: &Record) -> Result<ArmComparison, CompareError> {
@@ -121,7 +127,7 @@ pub struct Comparison {
     pub plan: std::collections::BTreeMap<String, String>,
     /// The model.
     pub model: ModelIdentity,
-    /// Machine facts of the baseline's run.
+    /// Machine facts of the baseline's run; of the first candidate's where the baseline was accepted in an earlier one.
     pub environment: std::collections::BTreeMap<String, String>,
     /// Bins, ascending.
     pub bins: Vec<Bin>,
@@ -145,6 +151,9 @@ pub struct ArmSummary {
     pub arm: Arm,
     /// What is in effect.
     pub resolved: Resolved,
+    /// The accepted baseline that the answers are from; `None` for answers of this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<AcceptedFrom>,
     /// What was asked for against what each source says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,

@@ -34,6 +34,7 @@ pub(super) fn summarize(arm: &Arm<'_>) -> ArmSummary {
     ArmSummary {
         arm: arm.manifest.arm.clone(),
         resolved: arm.manifest.resolved.clone(),
+        accepted: arm.manifest.accepted.clone(),
         checks: arm.manifest.checks.clone(),
         planned_items: arm.manifest.planned_items,
         complete: arm.item_count() >= arm.manifest.planned_items,

@@ -75,6 +75,17 @@ pub(crate) fn scan(
     format: FormatVersion,
     mut on_record: impl FnMut(SampleRecord),
 ) -> Result<Scan, RecordError> {
+    scan_lines(path, |json| {
+        on_record(parse_record(json, format)?);
+        Ok(())
+    })
+}
+
+/// [`scan`] without a look at what the lines say: `on_json` takes the JSON of each, as far as checksums are right.
+pub(crate) fn scan_lines(
+    path: &Path,
+    mut on_json: impl FnMut(&[u8]) -> Result<(), String>,
+) -> Result<Scan, RecordError> {
     let Some(file) = open_regular(path)? else { return Ok(Scan { good_bytes: 0, end: End::Clean }) };
     let mut reader = BufReader::with_capacity(256 * 1024, file);
     let mut line = Vec::new();
@@ -102,16 +113,14 @@ pub(crate) fn scan(
         if number > MAX_LINES {
             return Err(RecordError::malformed(path, format!("more than {MAX_LINES} lines")));
         }
-        match parse_line(&line, format) {
-            Ok(record) => on_record(record),
-            Err(reason) => return Ok(Scan { good_bytes, end: End::Damaged { line: number, reason } }),
+        if let Err(reason) = checked(&line).map_err(str::to_owned).and_then(&mut on_json) {
+            return Ok(Scan { good_bytes, end: End::Damaged { line: number, reason } });
         }
         good_bytes += read as u64;
     }
 }
 
-fn parse_line(line: &[u8], format: FormatVersion) -> Result<SampleRecord, String> {
-    let json = checked(line)?;
+fn parse_record(json: &[u8], format: FormatVersion) -> Result<SampleRecord, String> {
     let record: SampleRecord = parse_known(json, format, samples::FIELDS).map_err(|error| error.to_string())?;
     samples::check(&record)?;
     Ok(record)
@@ -132,7 +141,7 @@ pub(crate) fn parse_known<T: DeserializeOwned>(
 }
 
 /// Opens an ordinary file for reading; `None` when there is nothing. Devices and pipes are refused: they may never end.
-fn open_regular(path: &Path) -> Result<Option<File>, RecordError> {
+pub(crate) fn open_regular(path: &Path) -> Result<Option<File>, RecordError> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -185,7 +194,7 @@ mod tests {
             let (end, body) = line.split_last().unwrap();
             prop_assert_eq!(*end, b'\n');
             prop_assert!(!body.contains(&b'\n'));
-            prop_assert_eq!(parse_line(body, FORMAT), Ok(written));
+            prop_assert_eq!(parse_record(checked(body).unwrap(), FORMAT), Ok(written));
         }
     }
 

@@ -6,15 +6,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{MANIFEST_FILE, RecordError, journal};
+use crate::record::{MANIFEST_FILE, RecordError, journal, samples};
 use crate::setup::{Arm, Check, ModelIdentity, Resolved};
 
 /// Version of the record's format. Readers refuse another major, accept an older minor, and read but never append to a newer one.
 ///
 /// Changelog: 1.0 first version; 1.1 `arm.settings`, and in `resolved` what was passed over, arithmetic, layers and blocks;
 /// 1.2 `variant_of` of a sample, `reasoning` and `later_answers` of its completion, `turn_scores` of its score;
-/// 1.3 `checks` of the manifest; 1.4 `answer_tokens` of a sample's completion.
-pub const FORMAT: FormatVersion = FormatVersion { major: 1, minor: 4 };
+/// 1.3 `checks` of the manifest; 1.4 `answer_tokens` of a sample's completion; 1.5 `accepted` of the manifest.
+pub const FORMAT: FormatVersion = FormatVersion { major: 1, minor: 5 };
 
 /// Field of a plan: [`crate::suite::Plan::items_hash`] of all items of the arm, also in a record of a shard.
 pub const ITEMS_FIELD: &str = "items";
@@ -64,6 +64,36 @@ pub struct Manifest {
     pub planned_items: u64,
     /// Where the run stands.
     pub status: RunStatus,
+    /// The accepted baseline that the answers were copied from; `None` for answers of this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<AcceptedFrom>,
+}
+
+/// Which accepted baseline the answers of an arm are from, where they were not asked for in its run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AcceptedFrom {
+    /// Name of the baseline.
+    pub name: String,
+    /// Hash of its content, 64 hex digits.
+    pub hash: String,
+    /// When it was accepted, in UTC: `2026-11-30T20:01:22Z`.
+    pub accepted_at: String,
+}
+
+impl AcceptedFrom {
+    /// The day it was accepted: `2026-11-30`.
+    pub fn day(&self) -> &str {
+        samples::clip(&self.accepted_at, 10)
+    }
+}
+
+/// `baseline accepted on 2026-11-30 (nightly, 0123456789abcdef), not measured in this run`.
+impl fmt::Display for AcceptedFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hash = samples::clip(&self.hash, 16);
+        write!(f, "baseline accepted on {} ({}, {hash}), not measured in this run", self.day(), self.name)
+    }
 }
 
 /// Where a run stands.
@@ -92,6 +122,7 @@ pub(crate) const FIELDS: &[&str] = &[
     "environment",
     "planned_items",
     "status",
+    "accepted",
 ];
 
 /// Largest manifest read: a real one has about 4 KiB.
@@ -198,6 +229,13 @@ pub(crate) fn engine_diff(recorded: &Resolved, asked: &Resolved) -> Vec<Differen
     found
 }
 
+/// A record of answers that were asked for is never continued with copied ones, nor the other way round.
+pub(crate) fn accepted_diff(recorded: &Manifest, asked: &Manifest) -> Option<Difference> {
+    let hash = |manifest: &Manifest| manifest.accepted.as_ref().map(|accepted| accepted.hash.clone());
+    let (recorded, asked) = (hash(recorded), hash(asked));
+    (recorded != asked).then(|| Difference { field: "accepted baseline".into(), recorded, asked })
+}
+
 fn identity(manifest: &Manifest) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::from([("suite".to_string(), manifest.suite.clone())]);
     fields.extend(manifest.plan.iter().map(|(name, value)| (format!("plan.{name}"), value.clone())));
@@ -269,12 +307,14 @@ pub(crate) mod tests {
             environment: BTreeMap::from([("cpu".to_string(), "test".to_string())]),
             planned_items,
             status: RunStatus::Started,
+            accepted: None,
         }
     }
 
     #[test]
     fn the_known_fields_are_those_of_the_struct() {
-        let value = serde_json::to_value(manifest(1)).unwrap();
+        let accepted = AcceptedFrom { name: "n".into(), hash: "h".into(), accepted_at: "2026".into() };
+        let value = serde_json::to_value(Manifest { accepted: Some(accepted), ..manifest(1) }).unwrap();
         let mut names: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
         let mut known = FIELDS.to_vec();
         names.sort_unstable();

@@ -12,14 +12,14 @@
 mod error;
 #[cfg(test)]
 pub(crate) mod fault_injection;
-mod journal;
+pub(crate) mod journal;
 pub mod manifest;
 pub mod merge;
 mod plan;
 mod reader;
 pub mod run;
 pub mod samples;
-mod storage;
+pub(crate) mod storage;
 mod writer;
 
 pub use error::RecordError;

@@ -229,6 +229,7 @@ fn resumable(dir: &Path, recorded: Manifest, asked: &Manifest) -> Result<Manifes
     }
     let mut differences = manifest::diff(&recorded, asked);
     differences.extend(manifest::engine_diff(&recorded.resolved, &asked.resolved));
+    differences.extend(manifest::accepted_diff(&recorded, asked));
     if recorded.planned_items != asked.planned_items {
         differences.push(manifest::Difference {
             field: "planned_items".into(),

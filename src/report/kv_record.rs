@@ -13,8 +13,9 @@ use crate::setup::{Evidence, PassedOver, Resolved};
 use crate::suite::TaskGroup;
 
 /// Version of `kv_record.json`. Changelog: 1 first version; 2 `backends_passed_over`, `attention_arithmetic`, `stored_layers`,
-/// `settings`, and `blocks` is filled; 3 `baseline_tokens`, `bytes_gain`, `tokens_gain`, and tokens count for the status, too.
-const FORMAT_VERSION: u32 = 3;
+/// `settings`, and `blocks` is filled; 3 `baseline_tokens`, `bytes_gain`, `tokens_gain`, and tokens count for the status, too;
+/// 4 `baseline_accepted`.
+const FORMAT_VERSION: u32 = 4;
 
 /// Names under which a run's environment may say what it ran on, best first.
 const HARDWARE_KEYS: [&str; 4] = ["hardware_sku", "gpu", "cpu", "cpu_model"];
@@ -23,11 +24,12 @@ const HARDWARE_KEYS: [&str; 4] = ["hardware_sku", "gpu", "cpu", "cpu_model"];
 const TIME_FIELDS: [&str; 3] = ["throughput_before", "throughput_after", "latency_by_bin"];
 
 /// The order of the YAML block: the word that sums it up, what ran, what it gains and what it costs.
-const FIELDS: [&str; 21] = [
+const FIELDS: [&str; 22] = [
     "format_version",
     "arm",
     "status",
     "verdict",
+    "baseline_accepted",
     "hardware_sku",
     "model_name",
     "kv_cache_dtype",
@@ -74,6 +76,9 @@ pub struct KvRecord {
     pub settings: BTreeMap<String, String>,
     /// What each layer stores.
     pub stored_layers: Option<String>,
+    /// Where the baseline is from, where it was not measured in this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline_accepted: Option<String>,
     /// Bins measured, in tokens.
     pub context_length_bins: Vec<u32>,
     /// Quality, judged per bin.
@@ -230,6 +235,7 @@ fn kv_record(input: &ReportInput, candidate: usize) -> KvRecord {
         attention_arithmetic: summary.resolved.attention_arithmetic.value.clone(),
         settings: asked.settings.clone(),
         stored_layers: summary.resolved.kv_layers.value.clone(),
+        baseline_accepted: comparison.baseline.accepted.as_ref().map(ToString::to_string),
         context_length_bins: comparison.bins.iter().map(|bin| bin.tokens()).collect(),
         quality_by_bin: quality_by_bin(&comparison.bins, verdict),
         kv_cache_capacity: capacity,
@@ -331,7 +337,10 @@ pub(crate) fn yaml(record: &KvRecord, with_times: bool) -> String {
     if let Ok(Value::Object(fields)) = serde_json::to_value(record) {
         let wanted = |name: &str| name == "arm" || TIME_FIELDS.contains(&name) == with_times;
         for name in FIELDS.into_iter().filter(|name| wanted(name)) {
-            write_entry(&mut lines, "", name, fields.get(name).unwrap_or(&Value::Null));
+            // What is unknown is there as null; what is not there does not apply.
+            if let Some(value) = fields.get(name) {
+                write_entry(&mut lines, "", name, value);
+            }
         }
     }
     lines

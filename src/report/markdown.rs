@@ -127,6 +127,9 @@ fn head(input: &ReportInput) -> String {
         let reasons = arm.invalid.iter().map(|reason| format!(" {}", inline(reason))).collect::<String>();
         text += &format!("| {} | {} | {}{reasons} |\n", code(&arm.arm), ruling(arm.ruling), inline(&arm.sentence));
     }
+    if let Some(accepted) = &input.comparison.baseline.accepted {
+        text += &format!("\nNot all of this is of this run: {}.\n", inline(&accepted.to_string()));
+    }
     text
 }
 

@@ -30,6 +30,7 @@ pub fn manifest(
         environment,
         planned_items: plan.item_count() as u64,
         status: RunStatus::Started,
+        accepted: None,
     }
 }
 

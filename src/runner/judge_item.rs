@@ -29,6 +29,23 @@ pub(super) fn record_of(item: &Item, result: Result<Completion, TargetError>, at
     }
 }
 
+/// The record of `item` as it would be written now for the answer in `recorded`: equal to it where the item is still the same one and is
+/// still judged alike. An answer that was clipped, or never came, keeps the outcome on record.
+pub fn judged_again(item: &Item, recorded: &SampleRecord) -> SampleRecord {
+    let whole = recorded.completion.as_ref().filter(|_| !recorded.truncated);
+    let mut again = match whole {
+        Some(completion) => record_of(item, Ok(completion.clone()), recorded.attempt),
+        None => {
+            let SampleRecord { outcome, score, findings, completion, text_hash, truncated, error, .. } =
+                recorded.clone();
+            let asked = record(item, recorded.attempt, Judged::default());
+            SampleRecord { outcome, score, findings, completion, text_hash, truncated, error, ..asked }
+        }
+    };
+    again.clip_texts(samples::MAX_TEXT_BYTES, samples::MAX_NOTE_BYTES);
+    again
+}
+
 struct Judged {
     outcome: Outcome,
     score: Option<Score>,

@@ -17,6 +17,7 @@ use crate::record::manifest::{Manifest, RunStatus};
 use crate::record::{Done, Opened, RecordError, RecordWriter};
 use crate::runner::event::RunEvent;
 use crate::runner::flight::{Flight, Gauge, Results};
+pub use crate::runner::judge_item::judged_again;
 use crate::sample::{Bin, Completion, Item, Outcome};
 use crate::suite::{GroupSpec, Plan, Suite};
 use crate::targets::{CancelFlag, Target, TargetError};

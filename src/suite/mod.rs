@@ -141,7 +141,7 @@ impl Suite {
 }
 
 /// JSON with sorted keys, whatever order the maps keep.
-fn canonical_json(value: &serde_json::Value) -> String {
+pub(crate) fn canonical_json(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Object(map) => {
             let sorted: BTreeMap<&String, String> =

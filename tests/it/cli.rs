@@ -4,6 +4,7 @@
 
 #[cfg(unix)]
 mod action;
+mod baseline;
 mod bench;
 mod confirm;
 mod dump;
@@ -16,6 +17,7 @@ mod probe;
 mod robustness;
 mod run_folder;
 mod selftest;
+mod served_baseline;
 mod servers;
 mod shards;
 

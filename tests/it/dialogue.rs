@@ -36,7 +36,7 @@ const REWRITING: &str = "{{ messages|length }}{% for m in messages %}<|im_start|
                          {% endfor %}<|im_start|>assistant\n";
 
 /// A token per printable character, and words that no text makes but the model may say.
-fn tokenizer_json(closing: u32) -> serde_json::Value {
+pub(crate) fn tokenizer_json(closing: u32) -> serde_json::Value {
     let mut tokens: Vec<String> = SPECIAL.iter().map(|token| (*token).to_owned()).collect();
     tokens.extend((b'!'..=b'~').map(|byte| char::from(byte).to_string()));
     tokens.extend(["Ġ".to_owned(), "Ċ".to_owned()]);

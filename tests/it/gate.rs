@@ -50,6 +50,7 @@ pub(crate) fn record(arm: Arm, samples: Vec<SampleRecord>) -> Record {
         environment: BTreeMap::new(),
         planned_items: samples.len() as u64,
         status: RunStatus::Complete,
+        accepted: None,
     };
     Record { manifest, samples }
 }

@@ -4,7 +4,7 @@
 
 mod faults;
 mod load;
-mod played;
+pub(crate) mod played;
 mod requests;
 mod tokens;
 

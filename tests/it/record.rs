@@ -49,6 +49,7 @@ fn manifest(planned_items: u64) -> Manifest {
         environment: BTreeMap::new(),
         planned_items,
         status: RunStatus::Started,
+        accepted: None,
     }
 }
 
@@ -495,4 +496,20 @@ fn a_journal_written_twice_over_is_told_in_a_few_lines() {
     assert_eq!((record.samples.len(), notes.len()), (40, 6), "{notes:?}");
     assert_eq!(notes[5], "and 35 more items were recorded twice");
     assert_eq!(RecordWriter::open(dir.path(), &manifest(40)).unwrap().warnings.len(), 6);
+}
+
+#[test]
+fn a_manifest_of_format_1_5_says_which_baseline_was_accepted_and_an_older_one_that_it_was_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let read = |text: &str| {
+        fs::write(dir.path().join(MANIFEST_FILE), text).unwrap();
+        Manifest::read(dir.path()).unwrap()
+    };
+    assert_eq!(read(include_str!("../fixtures/records/manifest-1.3.json")).accepted, None);
+    let text = include_str!("../fixtures/records/manifest-1.5.json");
+    let manifest = read(text);
+    let accepted = "baseline accepted on 2026-11-30 (nightly, abababababababab), not measured in this run";
+    assert_eq!(manifest.accepted.as_ref().unwrap().to_string(), accepted);
+    // A field more or less on disk is another version: a changelog line and another fixture.
+    assert_eq!(serde_json::to_string_pretty(&manifest).unwrap() + "\n", text);
 }

@@ -53,7 +53,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "record",
         ],
     ),
-    ("baseline", &["hint", "setup", "suite", "record"]),
+    ("baseline", &["hint", "sample", "setup", "suite", "record"]),
     ("compare", &["units", "hint", "stats", "sample", "setup", "suite", "record"]),
     ("gate", &["units", "hint", "stats", "sample", "setup", "suite", "compare"]),
     ("selftest", &["sample", "suite", "compare", "gate"]),

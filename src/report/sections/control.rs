@@ -43,7 +43,23 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
             format!("{same} of {all} answers to long prompts are the same text")
         }),
         rows => rows,
+        accepted => accepted(page),
     }))
+}
+
+/// Where the noise is from, beside a baseline of an earlier day.
+fn accepted(page: &Page) -> Option<String> {
+    let comparison = page.input.comparison;
+    let baseline = comparison.baseline.accepted.as_ref()?;
+    Some(match &comparison.control.as_ref()?.summary.accepted {
+        Some(control) => {
+            format!("The A/A noise was measured when the baseline was accepted, on {}, not in this run.", control.day())
+        }
+        None => format!(
+            "The A/A arm was asked in this run: it shows whether the answers of {} are given here and now, too.",
+            baseline.day()
+        ),
+    })
 }
 
 /// Candidates that are one another's A/A arms.

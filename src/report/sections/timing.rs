@@ -29,9 +29,10 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
     let records: Vec<Value> =
         kv_records(input).iter().map(|record| fields! { arm => record.arm, yaml => yaml(record, true) }).collect();
     let longest = comparison.bins.last().copied();
-    Ok(Some(
-        fields! { bins => bins, memory => memory(page, longest), longest => figures::bin(longest), records => records },
-    ))
+    let accepted = comparison.baseline.accepted.as_ref().map(|accepted| accepted.day().to_owned());
+    Ok(Some(fields! {
+        bins => bins, memory => memory(page, longest), longest => figures::bin(longest), records => records, accepted => accepted,
+    }))
 }
 
 fn row(arm: &str, timings: &BinTimings, reference: Option<&BinTimings>) -> Value {

@@ -23,6 +23,7 @@ pub(crate) fn view(page: &Page) -> Result<Option<Value>, ReportError> {
         sentence => unbroken(&verdict.sentence),
         figures => [worst_figure(verdict), flips_figure(page), pairs_figure(page), arms_figure(verdict)],
         arms => arms,
+        accepted => page.input.comparison.baseline.accepted.as_ref().map(ToString::to_string),
     }))
 }
 

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// One step of a reply.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// These bytes.
     Send(Vec<u8>),
     /// Nothing for a while.
@@ -24,26 +24,26 @@ pub(super) enum Step {
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     /// `POST /v1/chat/completions`.
-    pub(super) line: String,
+    pub(crate) line: String,
     /// All header lines.
-    pub(super) head: String,
+    pub(crate) head: String,
     /// The body; null where there is none.
-    pub(super) body: Value,
+    pub(crate) body: Value,
     /// Counts the requests of the same line, from 0.
-    pub(super) place: usize,
+    pub(crate) place: usize,
 }
 
 /// A server on the loopback; its thread ends with the test's process.
-pub(super) struct Played {
-    pub(super) url: String,
-    pub(super) asked: Arc<Mutex<Vec<Asked>>>,
+pub(crate) struct Played {
+    pub(crate) url: String,
+    pub(crate) asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Played {
     /// Answers as `script` says.
-    pub(super) fn new(script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static) -> Self {
         let (tell, told) = std::sync::mpsc::channel();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (log, script) = (Arc::clone(&asked), Arc::new(script));
@@ -62,7 +62,7 @@ impl Played {
     }
 
     /// A vLLM server that serves `m` with 4,096 tokens and answers completions as `script` says.
-    pub(super) fn vllm(script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static) -> Self {
+    pub(crate) fn vllm(script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static) -> Self {
         Self::new(move |asked| match asked.line.as_str() {
             "GET /v1/models" => json_reply(200, &models("vllm", 4096)),
             "GET /version" => json_reply(200, &json!({"version": "0.33.0"})),
@@ -72,7 +72,7 @@ impl Played {
     }
 
     /// Bodies of all completions asked for.
-    pub(super) fn bodies(&self) -> Vec<Value> {
+    pub(crate) fn bodies(&self) -> Vec<Value> {
         let asked = self.asked.lock().unwrap();
         asked.iter().filter(|asked| asked.line.ends_with("completions")).map(|asked| asked.body.clone()).collect()
     }
@@ -126,22 +126,22 @@ async fn read_request(stream: &mut TcpStream, received: &mut Vec<u8>) -> Option<
 }
 
 /// The model list of `owner`.
-pub(super) fn models(owner: &str, max_model_len: u32) -> Value {
+pub(crate) fn models(owner: &str, max_model_len: u32) -> Value {
     json!({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": owner, "max_model_len": max_model_len}]})
 }
 
 /// A whole reply.
-pub(super) fn reply(status: u16, headers: &str, body: &[u8]) -> Vec<Step> {
+pub(crate) fn reply(status: u16, headers: &str, body: &[u8]) -> Vec<Step> {
     let head = format!("HTTP/1.1 {status} Said\r\n{headers}content-length: {}\r\n\r\n", body.len());
     vec![Step::Send([head.as_bytes(), body].concat())]
 }
 
-pub(super) fn json_reply(status: u16, body: &Value) -> Vec<Step> {
+pub(crate) fn json_reply(status: u16, body: &Value) -> Vec<Step> {
     reply(status, "content-type: application/json\r\n", body.to_string().as_bytes())
 }
 
 /// The beginning of a stream in chunks.
-pub(super) fn stream_head() -> Step {
+pub(crate) fn stream_head() -> Step {
     Step::Send(
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
             .to_vec(),
@@ -149,17 +149,17 @@ pub(super) fn stream_head() -> Step {
 }
 
 /// Bytes as one chunk.
-pub(super) fn chunk(bytes: &[u8]) -> Step {
+pub(crate) fn chunk(bytes: &[u8]) -> Step {
     Step::Send([format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat())
 }
 
 /// The end of a stream in chunks.
-pub(super) fn stream_end() -> Step {
+pub(crate) fn stream_end() -> Step {
     Step::Send(b"0\r\n\r\n".to_vec())
 }
 
 /// A whole stream of these events, each a chunk of its own.
-pub(super) fn events(data: &[&str]) -> Vec<Step> {
+pub(crate) fn events(data: &[&str]) -> Vec<Step> {
     let mut steps = vec![stream_head()];
     steps.extend(data.iter().map(|data| chunk(format!("data: {data}\n\n").as_bytes())));
     steps.push(stream_end());
@@ -167,17 +167,17 @@ pub(super) fn events(data: &[&str]) -> Vec<Step> {
 }
 
 /// A chunk of an answer.
-pub(super) fn said(text: &str) -> String {
+pub(crate) fn said(text: &str) -> String {
     json!({"model": "m", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": null}]}).to_string()
 }
 
 /// The end of an answer.
-pub(super) fn finished(reason: &str) -> String {
+pub(crate) fn finished(reason: &str) -> String {
     json!({"model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}).to_string()
 }
 
 /// The count at the end of a stream.
-pub(super) fn usage(prompt_tokens: u32, completion_tokens: u32) -> String {
+pub(crate) fn usage(prompt_tokens: u32, completion_tokens: u32) -> String {
     json!({"model": "m", "choices": [], "usage":
         {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens,
          "prompt_tokens_details": {"cached_tokens": 3}}})
@@ -185,7 +185,7 @@ pub(super) fn usage(prompt_tokens: u32, completion_tokens: u32) -> String {
 }
 
 /// A good answer in two chunks to a prompt of 20 tokens.
-pub(super) fn good(text: &str) -> Vec<Step> {
+pub(crate) fn good(text: &str) -> Vec<Step> {
     let (head, tail) = text.split_at(text.len() / 2);
     let first = json!({"model": "m", "system_fingerprint": "fp-1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]});
     events(&[&first.to_string(), &said(head), &said(tail), &finished("stop"), &usage(20, 3), "[DONE]"])

@@ -173,6 +173,7 @@ fn summary(arm: Arm, damage: f64, salt: u64, bytes: f64) -> ArmSummary {
             max_model_len: Evidence::known(131_072, "model configuration"),
             ..Resolved::unknown("embedded engine")
         },
+        accepted: None,
         checks: Vec::new(),
         arm,
         planned_items: items,
@@ -507,6 +508,7 @@ fn record(arm: &str, speed: f64) -> Record {
         environment: BTreeMap::new(),
         planned_items: 20,
         status: RunStatus::Complete,
+        accepted: None,
     };
     let samples = BINS.iter().enumerate().flat_map(|(b, bin)| (0..4).map(move |index| sample(*bin, b, index, speed)));
     Record { manifest, samples: samples.collect() }

@@ -24,6 +24,7 @@ use kvgauge::targets::embedded::OpenError;
 use kvgauge::tasks::{TaskError, UserTextError};
 use kvgauge::tokenizer::TokenizerError;
 
+use crate::baseline::remote::RemoteError;
 use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::detect::DetectError;
@@ -63,6 +64,8 @@ pub(crate) enum Failure {
     Run(#[from] RunError),
     #[error(transparent)]
     Baseline(#[from] BaselineError),
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     #[error("baseline: {0}")]
     BaselineRecord(RecordError),
     #[error(transparent)]
@@ -178,6 +181,7 @@ impl Failure {
             Self::Target(error) => of_target(error),
             Self::Run(error) => of_run(error),
             Self::BaselineRecord(_) | Self::NoBaseline { .. } => Exit::Baseline,
+            Self::Remote(error) => error.exit(),
             Self::Baseline(error) => of_baseline(error),
             Self::Record(error) => of_record(error),
             Self::Compare(error) => of_compare(error),
@@ -354,6 +358,7 @@ impl Hint for Failure {
             Self::Run(error) => error.hints(),
             Self::Record(error) | Self::BaselineRecord(error) => error.hints(),
             Self::Baseline(error) => error.hints(),
+            Self::Remote(error) => error.hints(),
             Self::Compare(error) => error.hints(),
             Self::Gate(error) => error.hints(),
             Self::Report(error) => error.hints(),

@@ -354,3 +354,44 @@ fn a_confirmation_measures_both_arms_anew() {
     assert!(json(&desk.path("copied/confirm/2K/bfloat16/manifest.json"))["accepted"].is_null());
     assert_eq!(desk.run(&["gate", "copied"]).code, Some(100));
 }
+
+#[test]
+#[cfg(not(feature = "remote"))]
+fn an_object_store_is_refused_by_a_build_without_a_client() {
+    let desk = Desk::new();
+    check(&desk, "first", &["--bins", "512"]);
+    for args in [
+        &["baseline", "accept", "first", "--into", "s3://bucket/x"][..],
+        &["baseline", "verify", "--from", "s3://bucket/x"],
+        &["check", "--dry-run", "--suite", "smoke", "--run-dir", "run", "--against", "s3://bucket/x/n"],
+    ] {
+        desk.run(args).expect_error(2, &["is an object store", "--features remote"]);
+    }
+    assert!(!desk.path("run").exists() && !desk.path("s3:").exists());
+}
+
+#[test]
+#[cfg(feature = "remote")]
+fn an_object_store_keeps_baselines_like_a_folder() {
+    let desk = Desk::new();
+    check(&desk, "first", &["--bins", "512"]);
+    let address = format!("file://{}", desk.path("remote").display());
+    let said = accept(&desk, "first", &["--name", "n", "--into", &address]);
+    assert!(said.stdout.contains(&format!("--against {address}/n")), "{}", said.stdout);
+    assert!(accept(&desk, "first", &["--name", "n", "--into", &address]).stdout.contains("unchanged"));
+    let verify = || desk.run(&["baseline", "verify", "--from", &address]);
+    assert!(verify().stdout.contains("✓ n = "), "{}", verify().stderr);
+    assert!(desk.run(&["baseline", "list", "--from", &address]).stdout.contains("smoke"));
+    let against = format!("{address}/n");
+    let said = check(&desk, "run", &["--bins", "512", "--against", &against]);
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let hash = json(&desk.path("remote/n/baseline.json"))["hash"].as_str().unwrap()[..16].to_owned();
+    let journal = desk.path("remote").join(hash).join("baseline/samples.jsonl");
+    let mut bytes = fs::read(&journal).unwrap();
+    bytes[99] ^= 1;
+    fs::write(&journal, bytes).unwrap();
+    assert_eq!(verify().code, Some(3));
+    check(&desk, "again", &["--bins", "512", "--against", &against]).expect_error(3, &["damaged"]);
+    check(&desk, "again", &["--bins", "512", "--against", &format!("{address}/m")])
+        .expect_error(3, &["no baseline `m`"]);
+}

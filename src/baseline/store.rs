@@ -88,6 +88,27 @@ impl Store {
         &self.dir
     }
 
+    /// The name that an acceptance gives.
+    ///
+    /// # Errors
+    /// When the run has no such arm, or the name is none.
+    pub fn name_of(&self, asked: &Acceptance<'_>) -> Result<String, BaselineError> {
+        let name = match asked.name {
+            Some(name) => name.to_owned(),
+            None => default_name(&find_arm(&asked.run, asked.arm)?.0.manifest),
+        };
+        self.check_name(&name)?;
+        Ok(name)
+    }
+
+    /// Refuses what cannot be a name.
+    ///
+    /// # Errors
+    /// [`BaselineError::Name`].
+    pub fn check_name(&self, name: &str) -> Result<(), BaselineError> {
+        check_name(name)
+    }
+
     /// Accepts an arm of a finished run.
     ///
     /// # Errors

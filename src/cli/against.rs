@@ -20,7 +20,7 @@ use kvgauge::setup::{Arm, ArmRole};
 use kvgauge::suite::{Plan, Suite};
 use kvgauge::tokenizer::TokenCounter;
 
-use crate::baseline::check_age;
+use crate::baseline::{Place, check_age, remote};
 use crate::config::ConfigFile;
 use crate::failure::Failure;
 use crate::machine;
@@ -53,7 +53,12 @@ impl Against {
     /// The baseline that options or configuration name, every byte of it checked.
     pub(crate) fn load(args: &AgainstArgs, config: &ConfigFile, takes_control: bool) -> Result<Option<Self>, Failure> {
         let Some(reference) = args.against.clone().or_else(|| config.baseline.against.clone()) else { return Ok(None) };
-        let accepted = Store::new(Path::new(DEFAULT_DIR)).load(&reference)?;
+        let accepted = if remote::is_address(&reference) {
+            let (place, name) = remote::split_name(&reference)?;
+            Place::open(place, &[name.to_owned()], true)?.store.load(name)?
+        } else {
+            Store::new(Path::new(DEFAULT_DIR)).load(&reference)?
+        };
         check_age(&accepted.pointer, args.max_age.or(config.baseline.max_age))?;
         if takes_control && accepted.control.is_none() {
             return Err(BaselineError::NoControl { name: accepted.pointer.name }.into());

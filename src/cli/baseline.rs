@@ -1,6 +1,7 @@
 //! `kvgauge baseline`: accept, list, show, verify.
 
 pub(crate) mod options;
+pub(crate) mod remote;
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kvgauge::baseline::{Acceptance, BaselineError, Change, Past, Pointer, Store, Verified, seconds_of_utc, utc};
 use kvgauge::sample::Bin;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::exit_code::Exit;
 use crate::failure::Failure;
@@ -17,6 +19,23 @@ use options::{AcceptArgs, BaselineCommand, ListArgs, ShowArgs, VerifyArgs};
 
 /// A baseline that is older is worth a word: engines, drivers and models have moved since.
 const WARN_AGE_DAYS: u64 = 30;
+
+/// A store on this machine, or a copy of the part of a remote one that is looked at.
+pub(crate) struct Place {
+    pub(crate) store: Store,
+    /// The folder of the copy, which goes with it.
+    _copy: Option<TempDir>,
+}
+
+impl Place {
+    pub(crate) fn open(place: &str, names: &[String], has_contents: bool) -> Result<Self, Failure> {
+        if !remote::is_address(place) {
+            return Ok(Self { store: Store::new(Path::new(place)), _copy: None });
+        }
+        let (copy, store) = remote::mirror(place, names, has_contents)?;
+        Ok(Self { store, _copy: Some(copy) })
+    }
+}
 
 pub(crate) fn execute(command: &BaselineCommand) -> Result<Exit, Failure> {
     match command {
@@ -59,14 +78,18 @@ pub(crate) fn check_age(pointer: &Pointer, max_days: Option<u32>) -> Result<(), 
 
 fn accept(args: &AcceptArgs) -> Result<Exit, Failure> {
     let store = Store::new(Path::new(&args.into));
-    let (pointer, change) = store.accept(&Acceptance {
+    let asked = Acceptance {
         run: args.run.clone(),
         arm: args.arm.as_deref(),
         name: args.name.as_deref(),
         note: args.note.as_deref(),
         accepted_at: utc(now()),
         renew: args.renew,
-    })?;
+    };
+    let (pointer, change) = match remote::is_address(&args.into) {
+        true => remote::accept(&args.into, &asked)?,
+        false => store.accept(&asked)?,
+    };
     let (word, more) = match &change {
         Change::New => ("new", String::new()),
         Change::Same => ("same", format!("unchanged: it has stood for this content since {}", pointer.accepted_at)),
@@ -92,7 +115,7 @@ fn accept(args: &AcceptArgs) -> Result<Exit, Failure> {
 fn reference(store: &Store, name: &str) -> String {
     match store.dir() == Path::new(kvgauge::baseline::DEFAULT_DIR) {
         true => name.to_owned(),
-        false => store.dir().join(name).display().to_string(),
+        false => format!("{}/{name}", store.dir().display()),
     }
 }
 
@@ -114,14 +137,15 @@ fn bins(pointer: &Pointer) -> String {
 }
 
 fn list(args: &ListArgs) -> Result<Exit, Failure> {
-    let store = Store::new(Path::new(&args.from));
+    let place = Place::open(&args.from, &[], false)?;
+    let store = &place.store;
     let pointers = store.names()?.iter().map(|name| store.pointer(name)).collect::<Result<Vec<_>, _>>()?;
     if args.json {
         output::print_json(&pointers)?;
         return Ok(Exit::Success);
     }
     if pointers.is_empty() {
-        output::print(&format!("no baseline in `{}`\n", store.dir().display()))?;
+        output::print(&format!("no baseline in `{}`\n", args.from))?;
         return Ok(Exit::Success);
     }
     let header = ["name", "content", "accepted", "days", "suite", "model", "dtype", "bins", "A/A", "before"];
@@ -145,7 +169,8 @@ fn list(args: &ListArgs) -> Result<Exit, Failure> {
 }
 
 fn show(args: &ShowArgs) -> Result<Exit, Failure> {
-    let pointer = Store::new(Path::new(&args.from)).pointer(&args.name)?;
+    let place = Place::open(&args.from, std::slice::from_ref(&args.name), false)?;
+    let pointer = place.store.pointer(&args.name)?;
     if args.json {
         output::print_json(&pointer)?;
         return Ok(Exit::Success);
@@ -174,8 +199,8 @@ fn show(args: &ShowArgs) -> Result<Exit, Failure> {
 }
 
 fn verify(args: &VerifyArgs) -> Result<Exit, Failure> {
-    let store = Store::new(Path::new(&args.from));
-    let found = store.verify(&args.names)?;
+    let place = Place::open(&args.from, &args.names, true)?;
+    let found = place.store.verify(&args.names)?;
     let too_old: Vec<Option<BaselineError>> =
         found.iter().map(|it| it.pointer.as_ref().and_then(|pointer| check_age(pointer, args.max_age).err())).collect();
     if args.json {
@@ -184,7 +209,7 @@ fn verify(args: &VerifyArgs) -> Result<Exit, Failure> {
     } else {
         output::print(&found.iter().zip(&too_old).map(|(it, old)| lines(it, old.as_ref())).collect::<String>())?;
         if found.is_empty() {
-            output::print(&format!("no baseline in `{}`\n", store.dir().display()))?;
+            output::print(&format!("no baseline in `{}`\n", args.from))?;
         }
     }
     let is_good = found.iter().all(|it| it.damages.is_empty()) && too_old.iter().all(Option::is_none);

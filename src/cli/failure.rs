@@ -25,6 +25,7 @@ use kvgauge::targets::embedded::OpenError;
 use kvgauge::tasks::{TaskError, UserTextError};
 use kvgauge::tokenizer::TokenizerError;
 
+use crate::baseline::remote::RemoteError;
 use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::detect::DetectError;
@@ -64,6 +65,8 @@ pub(crate) enum Failure {
     Run(#[from] RunError),
     #[error(transparent)]
     Baseline(#[from] BaselineError),
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     #[error("baseline: {0}")]
     BaselineRecord(RecordError),
     #[error(transparent)]
@@ -187,6 +190,7 @@ impl Failure {
             Self::Target(error) => of_target(error),
             Self::Run(error) => of_run(error),
             Self::BaselineRecord(_) | Self::NoBaseline { .. } => Exit::Baseline,
+            Self::Remote(error) => error.exit(),
             Self::Baseline(error) => of_baseline(error),
             Self::Record(error) => of_record(error),
             Self::Merge(error) => of_merge(error),
@@ -383,6 +387,7 @@ impl Hint for Failure {
             Self::Merge(error) => error.hints(),
             Self::ShardAlone { .. } => vec!["merge all shards with `kvgauge merge` and name the merged run".into()],
             Self::Baseline(error) => error.hints(),
+            Self::Remote(error) => error.hints(),
             Self::Compare(error) => error.hints(),
             Self::Gate(error) => error.hints(),
             Self::Report(error) => error.hints(),

@@ -77,6 +77,7 @@ const CRATE_HOMES: &[(&str, &[&str])] = &[
     ("memmap2", &["engine/weights.rs"]),
     ("rustix", &["serving/launch.rs"]),
     ("zip", &["model_store"]),
+    ("object_store", &["cli/baseline/remote.rs"]),
 ];
 
 /// Where `unsafe` may stand.

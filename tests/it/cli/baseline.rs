@@ -10,6 +10,7 @@ use kvgauge::setup::Arm;
 use serde_json::Value;
 
 use super::{Desk, Said, contents};
+use crate::dialogue::tokenizer_json;
 
 const DAMAGE: [&str; 4] = ["--samples", "24", "--damage", "wrong@2K=0.4,loop@512=0.3"];
 
@@ -372,4 +373,95 @@ fn a_shard_is_neither_a_baseline_nor_compared_with_one() {
         said.stderr
     );
     assert!(said.stderr.contains("shard") || said.stderr.contains("finished"), "{}", said.stderr);
+}
+
+#[test]
+#[cfg(not(feature = "remote"))]
+fn an_object_store_is_refused_by_a_build_without_a_client() {
+    let desk = Desk::new();
+    check(&desk, "first", &["--bins", "512"]);
+    for args in [
+        &["baseline", "accept", "first", "--into", "s3://bucket/x"][..],
+        &["baseline", "verify", "--from", "s3://bucket/x"],
+        &["check", "--dry-run", "--suite", "smoke", "--run-dir", "run", "--against", "s3://bucket/x/n"],
+    ] {
+        desk.run(args).expect_error(2, &["is an object store", "--features remote"]);
+    }
+    assert!(!desk.path("run").exists() && !desk.path("s3:").exists());
+}
+
+#[test]
+#[cfg(feature = "remote")]
+fn an_object_store_keeps_baselines_like_a_folder() {
+    let desk = Desk::new();
+    check(&desk, "first", &["--bins", "512"]);
+    let address = format!("file://{}", desk.path("remote").display());
+    let said = accept(&desk, "first", &["--name", "n", "--into", &address]);
+    assert!(said.stdout.contains(&format!("--against {address}/n")), "{}", said.stdout);
+    assert!(accept(&desk, "first", &["--name", "n", "--into", &address]).stdout.contains("unchanged"));
+    let verify = || desk.run(&["baseline", "verify", "--from", &address]);
+    assert!(verify().stdout.contains("✓ n = "), "{}", verify().stderr);
+    assert!(desk.run(&["baseline", "list", "--from", &address]).stdout.contains("smoke"));
+    let against = format!("{address}/n");
+    let said = check(&desk, "run", &["--bins", "512", "--against", &against]);
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let hash = json(&desk.path("remote/n/baseline.json"))["hash"].as_str().unwrap()[..16].to_owned();
+    let journal = desk.path("remote").join(hash).join("baseline/samples.jsonl");
+    let mut bytes = fs::read(&journal).unwrap();
+    bytes[99] ^= 1;
+    fs::write(&journal, bytes).unwrap();
+    assert_eq!(verify().code, Some(3));
+    check(&desk, "again", &["--bins", "512", "--against", &against]).expect_error(3, &["damaged"]);
+    check(&desk, "again", &["--bins", "512", "--against", &format!("{address}/m")])
+        .expect_error(3, &["no baseline `m`"]);
+}
+
+/// A folder with the tiny model of the engine's own tests, and a tokenizer of one token per character.
+fn tiny_model(desk: &Desk) {
+    fs::create_dir(desk.path("tiny")).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny_models/llama");
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(source.join(name), desk.path("tiny").join(name)).unwrap();
+    }
+    desk.write("tiny/tokenizer.json", &tokenizer_json(255).to_string());
+    desk.write("tiny/chat_template.jinja", "{% for m in messages %}{{ m.content }}\n{% endfor %}");
+    let suite = "schema_version = 1\nname = \"tiny\"\ndescription = \"\"\n\
+                 [[bins]]\ncontext = \"1K\"\nsamples = 2\n[[tasks]]\nkind = \"needle\"\n";
+    desk.write("tiny.toml", suite);
+}
+
+#[test]
+fn the_engine_shows_by_its_control_that_accepted_answers_are_its_own() {
+    let desk = Desk::new();
+    tiny_model(&desk);
+    let check = |run: &str, more: &[&str]| {
+        let model =
+            ["check", "--suite", "tiny.toml", "--model", "./tiny", "--rope-scaling", "ntk", "--kernel", "portable"];
+        desk.run(&[&model[..], &["--kv-cache-dtype", "fp8_e4m3", "--run-dir", run], more].concat())
+    };
+    let first = check("measured", &[]);
+    assert!(desk.path("measured/report.html").is_file(), "{}", first.stderr);
+    accept(&desk, "measured", &["--name", "n"]);
+    let against = check("copied", &["--against", "n"]);
+    assert_eq!(against.code, first.code, "{}", against.stderr);
+    assert_eq!(judged(&desk, "copied"), judged(&desk, "measured"));
+    // One likelihood is another, as of a machine that computes otherwise: the answers agree, and the control does not.
+    let journal = desk.path("measured/bfloat16/samples.jsonl");
+    let mut changed = String::new();
+    for line in fs::read_to_string(&journal).unwrap().lines() {
+        let mut sample: Value = serde_json::from_str(line.split('\t').next().unwrap()).unwrap();
+        sample["completion"]["answer_nll"] = 9.25.into();
+        let text = sample.to_string();
+        changed += &format!("{text}\t{:08x}\n", crc32c::crc32c(text.as_bytes()));
+    }
+    fs::write(&journal, changed).unwrap();
+    accept(&desk, "measured", &["--name", "drifted"]);
+    let drifted = check("drifted", &["--against", "drifted"]);
+    assert_eq!(drifted.code, Some(6), "{}\n{}", drifted.stdout, drifted.stderr);
+    assert!(drifted.stdout.contains("the A/A arm `bfloat16.aa` differs from the baseline"), "{}", drifted.stdout);
+    let kernel = check("kernel", &["--against", "n", "--threads", "1"]);
+    assert_eq!(kernel.code, first.code, "threads change no answer: {}", kernel.stderr);
+    let rope =
+        desk.run(&["check", "--suite", "tiny.toml", "--model", "./tiny", "--rope-scaling", "linear", "--against", "n"]);
+    assert!(rope.code == Some(3) && rope.stderr.contains("rope: "), "{}", rope.stderr);
 }

@@ -153,7 +153,7 @@ fn own_tongue(text: &str, tokens: &[Token]) -> Option<Tongue> {
     let mut words: Vec<(Tongue, usize)> = Vec::new();
     for sentence in sentences(text, tokens).take(MAX_SENTENCES) {
         let found = &tokens[sentence];
-        let counts = Counts::of(text, found);
+        let counts = Counts::of(found);
         let Some(tongue) = counts.tongue(&text[found[0].start..found[found.len() - 1].end]) else { continue };
         match words.iter_mut().find(|(known, _)| *known == tongue) {
             Some((_, sum)) => *sum += counts.words(),
@@ -206,7 +206,7 @@ fn judge_sentences(reading: &Reading<'_>, asked: &Asked) -> Option<Judged> {
         let mut open: Vec<Token> = if is_data { found.to_vec() } else { without_quotations(text, found) };
         open.retain(|token| !is_in(&code, token.start));
         let (Some(first), Some(last)) = (open.first(), open.last()) else { continue };
-        let counts = Counts::of(text, &open);
+        let counts = Counts::of(&open);
         judged.all += counts.words();
         let tongue = counts.tongue(&text[first.start..last.end]);
         let foreign = tongue.filter(|tongue| is_foreign(*tongue, &counts, asked) && !is_said(reading, first, last));

@@ -1,8 +1,8 @@
 //! The prompt again: a long stretch of it that the expected answer does not have, or, where the prompt is not known, the
 //! instructions and questions that prompts consist of and answers do not.
 
-use std::collections::HashSet;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use crate::detectors::reading::Reading;
@@ -201,31 +201,64 @@ const REQUESTS: &[&str] = &[
     "是多少？",
 ];
 
-/// Indices of [`REQUESTS`] by the first byte.
-static BY_FIRST: LazyLock<Vec<Vec<usize>>> = LazyLock::new(|| {
-    let mut by_first = vec![Vec::new(); 256];
+/// [`REQUESTS`] by their first two bytes, small ones.
+struct Openings {
+    /// A bit for each pair of bytes with which one begins.
+    is_one: Vec<u64>,
+    requests: HashMap<[u8; 2], Vec<usize>>,
+}
+
+static OPENINGS: LazyLock<Openings> = LazyLock::new(|| {
+    let mut openings = Openings { is_one: vec![0; 1 << 10], requests: HashMap::new() };
     for (number, request) in REQUESTS.iter().enumerate() {
-        by_first[usize::from(request.as_bytes()[0])].push(number);
+        let pair = [request.as_bytes()[0], request.as_bytes()[1]];
+        openings.is_one[usize::from(u16::from_be_bytes(pair)) / 64] |= 1 << (pair[1] % 64);
+        openings.requests.entry(pair).or_default().push(number);
     }
-    by_first
+    openings
 });
 
-/// The first place of each request in a text, in one pass; they begin where words do.
+/// The first place of each request in a text, in one pass; they begin where words do, in whatever letters.
 fn requests_in(text: &str) -> Vec<(usize, &'static str)> {
+    let openings = &*OPENINGS;
     let bytes = text.as_bytes();
     let mut found = Vec::new();
     let mut seen = [false; REQUESTS.len()];
-    for at in 0..bytes.len() {
-        if at > 0 && bytes[at].is_ascii() && bytes[at - 1].is_ascii_alphanumeric() {
+    let mut is_inside = false;
+    for (at, pair) in bytes.windows(2).enumerate() {
+        let is_in_word = std::mem::replace(&mut is_inside, pair[0].is_ascii_alphanumeric()) && pair[0].is_ascii();
+        let pair = [pair[0].to_ascii_lowercase(), pair[1].to_ascii_lowercase()];
+        let is_one = openings.is_one[usize::from(u16::from_be_bytes(pair)) / 64] >> (pair[1] % 64) & 1 == 1;
+        if is_in_word || !is_one {
             continue;
         }
-        for &number in &BY_FIRST[usize::from(bytes[at])] {
+        for &number in &openings.requests[&pair] {
             let request = REQUESTS[number];
-            if !seen[number] && bytes[at..].starts_with(request.as_bytes()) {
+            let said = bytes.get(at..at + request.len());
+            if !seen[number] && said.is_some_and(|said| said.eq_ignore_ascii_case(request.as_bytes())) {
                 seen[number] = true;
                 found.push((at, request));
             }
         }
+    }
+    found
+}
+
+/// Lines that begin with one of [`ROLES`].
+fn roles_in(text: &str) -> Vec<(usize, &'static str)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    let begins = |line: &str, role: &str| {
+        line.as_bytes().get(..role.len()).is_some_and(|start| start.eq_ignore_ascii_case(role.as_bytes()))
+    };
+    for line in text.split_inclusive('\n') {
+        let begin = &line[..line.floor_char_boundary(MAX_ROLE_BYTES)];
+        if begin.bytes().any(|byte| matches!(byte, b':' | b'#' | 0xef)) && begin.contains([':', '：', '#']) {
+            let start = line.trim_start_matches(['*', '#', '>', ' ', '<', '[']);
+            let role = ROLES.iter().find(|role| begins(line.trim_start(), role) || begins(start, role));
+            found.extend(role.map(|role| (at, *role)));
+        }
+        at += line.len();
     }
     found
 }
@@ -242,7 +275,13 @@ fn asks_for_questions(prompt: &str) -> bool {
 /// Signs that the output is a prompt.
 fn instructed(reading: &Reading<'_>) -> Option<Finding> {
     let text = &reading.text[..reading.text.floor_char_boundary(MAX_SEARCHED)];
-    let lower = text.to_ascii_lowercase();
+    let bytes = reading.bytes();
+    let mut found = if bytes.has_any(&[b':', b'#', 0xef]) { roles_in(text) } else { Vec::new() };
+    found.extend(requests_in(text));
+    // A question alone is no sign of instructions.
+    if found.is_empty() {
+        return None;
+    }
     let is_asked = |phrase: &str| reading.references().iter().any(|it| it.text.to_ascii_lowercase().contains(phrase));
     let mut first: Option<usize> = None;
     let mut weight = 0;
@@ -250,23 +289,8 @@ fn instructed(reading: &Reading<'_>) -> Option<Finding> {
         first = Some(first.map_or(at, |first| first.min(at)));
         weight += found;
     };
-    let mut at = 0;
-    for line in lower.split_inclusive('\n') {
-        let begin = &line[..line.floor_char_boundary(MAX_ROLE_BYTES)];
-        if !begin.contains([':', '：', '#']) {
-            at += line.len();
-            continue;
-        }
-        let start = line.trim_start_matches(['*', '#', '>', ' ', '<', '[']);
-        if let Some(role) = ROLES.iter().find(|role| line.trim_start().starts_with(*role) || start.starts_with(*role))
-            && !is_asked(role)
-        {
-            see(at, 2);
-        }
-        at += line.len();
-    }
-    for (at, request) in requests_in(&lower) {
-        if !is_asked(request) {
+    for (at, phrase) in found {
+        if !is_asked(phrase) {
             see(at, 2);
         }
     }

@@ -14,7 +14,7 @@ const MAX_READ_BYTES: usize = 4 << 20;
 const MAX_PROMPT_BYTES: usize = 1 << 20;
 
 /// Sentences read; drift that begins later is in a text of megabytes.
-pub(super) const MAX_SENTENCES: usize = 20_000;
+const MAX_SENTENCES: usize = 20_000;
 
 /// An output with its context, and what was worked out about it so far.
 pub struct Reading<'a> {

@@ -10,9 +10,11 @@
 //! What the expected answer or the baseline repeats as often is asked for. Without either, valid JSON and ruled lines are
 //! form, not loops.
 
+use std::cell::OnceCell;
+
 use crate::detectors::reading::{Reading, Reference};
 use crate::detectors::restating::restated;
-use crate::detectors::tokens::{Kind, Token, digit_masked};
+use crate::detectors::tokens::{Kind, Token, digit_masked, masked};
 use crate::detectors::tongue::function_word;
 use crate::sample::{Finding, FindingKind};
 
@@ -61,8 +63,7 @@ pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     }
     let (read, from) = (reading.text, reading.from);
     let found = character_run(reading).or_else(|| {
-        let tokens = reading.tokens();
-        let weights = Weights::of(tokens);
+        let weights = Weights { tokens: reading.tokens(), until: OnceCell::new() };
         exact_loop(reading, &weights)
             .or_else(|| inner_loop(reading))
             .or_else(|| counted_loop(reading, &weights))
@@ -96,6 +97,9 @@ impl Place {
 /// The longest run of whitespace, or of one character.
 fn character_run(reading: &Reading<'_>) -> Option<Place> {
     let read = reading.text;
+    if !may_have_run(read.as_bytes()) {
+        return None;
+    }
     let mut blanks = Run::default();
     let mut same = Run::default();
     let mut worst: Option<(Run, &'static str)> = None;
@@ -136,6 +140,26 @@ fn character_run(reading: &Reading<'_>) -> Option<Place> {
     Some(Place::new(read, run.start, run.end, |share| format!("{what}{shown} {chars} times in a row, {share}")))
 }
 
+/// Whether some place looks like the inside of a run that is long enough: every such run has one of the places looked at.
+fn may_have_run(bytes: &[u8]) -> bool {
+    /// Between two places. A run of [`MIN_RUN_CHARS`] has one with [`WIDTH`] + [`ALIKE`] bytes of the run behind it, a run
+    /// of [`MIN_LINE_FEEDS`] blanks one with [`ALIKE`].
+    const STRIDE: usize = 16;
+    /// Whatever bytes a character of UTF-8 has, 1 to 4, the same ones come again after so many.
+    const WIDTH: usize = 12;
+    const ALIKE: usize = 8;
+    const { assert!(STRIDE + WIDTH + ALIKE <= MIN_RUN_CHARS && STRIDE + ALIKE <= MIN_LINE_FEEDS) };
+    (0..bytes.len()).step_by(STRIDE).any(|at| {
+        let Some(here) = bytes.get(at..at + ALIKE) else { return false };
+        bytes.get(at + WIDTH..at + WIDTH + ALIKE) == Some(here) || here.iter().all(|byte| is_of_blank(*byte))
+    })
+}
+
+/// Whether a character of whitespace has this byte: of ASCII, U+0085, U+00A0, U+1680, U+2000 and those after it, U+3000.
+fn is_of_blank(byte: u8) -> bool {
+    matches!(byte, b'\t'..=b'\r' | b' ' | 0x80..=0x8a | 0x9a | 0x9f | 0xa0 | 0xa8 | 0xa9 | 0xaf | 0xc2 | 0xe1..=0xe3)
+}
+
 #[derive(Clone, Copy, Default)]
 struct Run {
     of: char,
@@ -171,17 +195,26 @@ impl Period {
     }
 }
 
-/// The period of a suffix of `items` with enough copies that covers the most; of nearly equal ones the shortest.
+/// The period of a suffix of so many items with enough copies that covers the most; of nearly equal ones the shortest.
+/// `item` counts from the end.
 ///
 /// The Z function of the reversed sequence tells for every period how far it reaches back: O(n).
 fn suffix_period<T: PartialEq + Copy>(
-    items: &[T],
+    items: usize,
+    item: impl Fn(usize) -> T,
     max_tail: usize,
     is_enough: impl Fn(&Period) -> bool,
 ) -> Option<Period> {
-    let reversed: Vec<T> = items.iter().rev().copied().collect();
-    for tail in 0..=max_tail.min(items.len()) {
-        let reach = z_function(&reversed[tail..items.len().min(tail + MAX_LOOP_SEARCHED)]);
+    let mut reversed: Vec<T> = Vec::new();
+    for tail in 0..=max_tail.min(items) {
+        let searched = MAX_LOOP_SEARCHED.min(items - tail);
+        if !may_have_period(searched, |at| item(tail + at)) {
+            continue;
+        }
+        if reversed.is_empty() {
+            reversed.extend((0..items).map(&item));
+        }
+        let reach = z_function(&reversed[tail..tail + searched]);
         let mut best: Option<Period> = None;
         for (unit, reach) in reach.iter().enumerate().take(reach.len() / MIN_COPIES + 1).skip(1) {
             let found = Period { unit, covered: unit + reach, tail };
@@ -200,26 +233,43 @@ fn suffix_period<T: PartialEq + Copy>(
     None
 }
 
-/// What a loop covers, in tokens of a model: those split numbers into digits. `until[i]` is the sum before token `i`.
-struct Weights {
-    until: Vec<usize>,
+/// Whether a unit may stand [`MIN_COPIES`] times at the start: its first two items do, and those stand in no other order. One
+/// look at a unit, where the Z function takes some at every item.
+fn may_have_period<T: PartialEq>(items: usize, item: impl Fn(usize) -> T) -> bool {
+    if items < MIN_COPIES {
+        return false;
+    }
+    let (first, second) = (item(0), item(1));
+    (1..=items / MIN_COPIES).any(|unit| {
+        item(unit) == first
+            && item(unit + 1) == second
+            && (2..MIN_COPIES).all(|copy| item(copy * unit) == first)
+            && (2..MIN_COPIES - 1).all(|copy| item(copy * unit + 1) == second)
+    })
 }
 
-impl Weights {
-    fn of(tokens: &[Token]) -> Self {
-        let mut until = Vec::with_capacity(tokens.len() + 1);
-        let mut sum = 0;
-        until.push(sum);
-        for token in tokens {
-            sum += if token.kind == Kind::Number { token.end - token.start } else { 1 };
-            until.push(sum);
-        }
-        Self { until }
+/// What a loop covers, in tokens of a model: those split numbers into digits.
+struct Weights<'t> {
+    tokens: &'t [Token],
+    /// The sum before each token, worked out for the first period: most texts have none.
+    until: OnceCell<Vec<usize>>,
+}
+
+impl Weights<'_> {
+    fn until(&self) -> &[usize] {
+        let weight = |token: &Token| if token.kind == Kind::Number { token.end - token.start } else { 1 };
+        let after = || {
+            self.tokens.iter().scan(0, |sum, token| {
+                *sum += weight(token);
+                Some(*sum)
+            })
+        };
+        self.until.get_or_init(|| std::iter::once(0).chain(after()).collect())
     }
 
     fn covered(&self, period: &Period) -> usize {
-        let end = self.until.len() - 1 - period.tail;
-        self.until[end] - self.until[end - period.covered]
+        let end = self.tokens.len() - period.tail;
+        self.until()[end] - self.until()[end - period.covered]
     }
 }
 
@@ -241,10 +291,11 @@ fn z_function<T: PartialEq>(items: &[T]) -> Vec<usize> {
     z
 }
 
-fn exact_loop(reading: &Reading<'_>, weights: &Weights) -> Option<Place> {
+fn exact_loop(reading: &Reading<'_>, weights: &Weights<'_>) -> Option<Place> {
     let tokens = reading.tokens();
     let has_reference = reading.context.has_measure();
-    let period = suffix_period(&hashes_of(tokens), MAX_TAIL_TOKENS, |period| {
+    let item = |at: usize| tokens[tokens.len() - 1 - at].hash;
+    let period = suffix_period(tokens.len(), item, MAX_TAIL_TOKENS, |period| {
         let covered = weights.covered(period);
         let is_much = covered >= MIN_DATA_TOKENS && period.copies() >= MIN_DATA_COPIES;
         // Columns of equal numbers are data as far as anybody knows.
@@ -264,6 +315,9 @@ fn has_words_or_marks(looped: &[Token]) -> bool {
 fn escaped_loop(reading: &Reading<'_>) -> Option<Place> {
     let tokens = reading.tokens();
     const STRIDE: usize = 32;
+    if tokens.len() < MIN_ESCAPED_TOKENS {
+        return None;
+    }
     let hashes = hashes_of(tokens);
     let mut longest: Option<Period> = None;
     let mut seen_until = 0;
@@ -390,7 +444,8 @@ fn inner_loop(reading: &Reading<'_>) -> Option<Place> {
     let text = &text[text.ceil_char_boundary(text.len().saturating_sub(MAX_CHARS))..];
     let chars: Vec<(usize, char)> = text.char_indices().collect();
     let letters: Vec<char> = chars.iter().map(|(_, c)| *c).collect();
-    let period = suffix_period(&letters, 0, |period| period.covered >= MIN_CHARS)?;
+    let item = |at: usize| letters[letters.len() - 1 - at];
+    let period = suffix_period(letters.len(), item, 0, |period| period.covered >= MIN_CHARS)?;
     let start = token.end - text.len() + chars[chars.len() - period.covered].0;
     if reading.context.references().any(|reference| reference.contains(&read[start..token.end])) {
         return None;
@@ -403,12 +458,12 @@ fn inner_loop(reading: &Reading<'_>) -> Option<Place> {
 
 /// A sentence that comes again and again with nothing new in it but a counter, where nothing is known of what was asked. Rows,
 /// steps and log lines are shorter, or say another number as well; a prompt that has the sentence asked for it.
-fn counted_sentence(reading: &Reading<'_>, weights: &Weights) -> Option<Place> {
+fn counted_sentence(reading: &Reading<'_>, weights: &Weights<'_>) -> Option<Place> {
     const MIN_SENTENCES: usize = 10;
     const MIN_WORDS: usize = 4;
     let (read, tokens) = (reading.text, reading.tokens());
-    let masked = digit_masked(tokens);
-    let period = suffix_period(&masked, MAX_TAIL_TOKENS, |period| {
+    let item = |at: usize| masked(&tokens[tokens.len() - 1 - at]);
+    let period = suffix_period(tokens.len(), item, MAX_TAIL_TOKENS, |period| {
         period.copies() >= MIN_SENTENCES && weights.covered(period) >= MIN_DATA_TOKENS
     })?;
     let looped = loop_tokens(tokens, period);
@@ -452,13 +507,13 @@ fn counts_up(read: &str, looped: &[Token], unit: usize, copies: usize) -> bool {
 }
 
 /// A loop with a counter that goes on past what was expected.
-fn counted_loop(reading: &Reading<'_>, weights: &Weights) -> Option<Place> {
+fn counted_loop(reading: &Reading<'_>, weights: &Weights<'_>) -> Option<Place> {
     if !reading.context.has_measure() {
         return counted_sentence(reading, weights);
     }
     let (read, tokens) = (reading.text, reading.tokens());
-    let masked = digit_masked(tokens);
-    let period = suffix_period(&masked, MAX_TAIL_TOKENS, |period| {
+    let item = |at: usize| masked(&tokens[tokens.len() - 1 - at]);
+    let period = suffix_period(tokens.len(), item, MAX_TAIL_TOKENS, |period| {
         period.copies() >= MIN_COUNTED_COPIES && weights.covered(period) >= MIN_COVERED_TOKENS
     })?;
     let looped = loop_tokens(tokens, period);
@@ -512,7 +567,6 @@ struct Doubled {
 }
 
 fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
-    let words = tokens.iter().filter(|token| token.is_wordlike()).count();
     let mut squares = 0;
     let mut covered = 0;
     let mut kinds: Vec<u64> = Vec::new();
@@ -520,7 +574,7 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
     let (mut in_a_row, mut longest) = (0, 0);
     let mut at = 0;
     while at < tokens.len() {
-        let Some(unit) = (1..=MAX_DOUBLED_UNIT).find(|&unit| is_square(read, tokens, at, unit)) else {
+        let Some(unit) = (1..=MAX_DOUBLED_UNIT).find(|&unit| is_square(tokens, at, unit)) else {
             at += 1;
             in_a_row = 0;
             continue;
@@ -536,8 +590,9 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
         first.get_or_insert((at, unit));
         at += 2 * unit;
     }
-    let share = covered as f64 / words.max(1) as f64;
     let (start, unit) = first?;
+    let words = tokens.iter().filter(|token| token.is_wordlike()).count();
+    let share = covered as f64 / words.max(1) as f64;
     // Chinese doubles two characters in a word of four, but not a whole phrase.
     if tokens[start].kind == Kind::Ideograph && longest < MIN_IDEOGRAPHS_IN_A_ROW {
         return None;
@@ -553,10 +608,10 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
 
 /// Whether a unit of words stands twice from `at`, with nothing but blanks between its words: lists and columns repeat
 /// values across commas and lines.
-fn is_square(read: &str, tokens: &[Token], at: usize, unit: usize) -> bool {
+fn is_square(tokens: &[Token], at: usize, unit: usize) -> bool {
     let Some(both) = tokens.get(at..at + 2 * unit) else { return false };
-    (0..unit).all(|i| both[i].is_wordlike() && both[i].hash == both[i + unit].hash)
-        && both.windows(2).all(|pair| !read[pair[0].end..pair[1].start].contains('\n'))
+    (0..unit).all(|i| both[i].hash == both[i + unit].hash && both[i].is_wordlike())
+        && both[1..].iter().all(|token| !token.is_after_line)
 }
 
 #[cfg(test)]

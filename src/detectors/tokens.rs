@@ -44,11 +44,6 @@ impl Token {
     pub(super) fn is_wordlike(&self) -> bool {
         matches!(self.kind, Kind::Word | Kind::Ideograph)
     }
-
-    /// Whether it is this mark.
-    pub(super) fn is_mark(&self, of: &str, mark: u8) -> bool {
-        self.kind == Kind::Mark && of.as_bytes()[self.start] == mark
-    }
 }
 
 /// Of a character beyond ASCII; `None` for whitespace.
@@ -196,7 +191,12 @@ pub(super) fn mix(hash: u64, word: u64) -> u64 {
 
 /// Hashes with every number alike.
 pub(super) fn digit_masked(tokens: &[Token]) -> Vec<u64> {
-    tokens.iter().map(|token| if token.kind == Kind::Number { 0 } else { token.hash | 1 }).collect()
+    tokens.iter().map(masked).collect()
+}
+
+/// The hash of a token, with every number alike.
+pub(super) fn masked(token: &Token) -> u64 {
+    if token.kind == Kind::Number { 0 } else { token.hash | 1 }
 }
 
 #[cfg(test)]

@@ -197,7 +197,13 @@ fn within(reading: &Reading<'_>) -> Option<Drift> {
     {
         return drift(at, format!("line {} is no JSON, those before it are", rows + 1));
     }
-    let set = signature(lines(reading.text).next()?.1)?;
+    let (_, first) = lines(reading.text).next()?;
+    // What the pattern of the line cannot have, without working it out.
+    let separators = first.bytes().filter(|byte| matches!(byte, b',' | b';' | b'|' | b'\t')).count();
+    if first.ends_with(['.', '!', '?', '。', ',']) || (separators < 2 && !first.contains('=')) {
+        return None;
+    }
+    let set = signature(first)?;
     let is_structural =
         set.matches([',', ';', '|', '\t']).count() >= 2 && !set.ends_with(['.', '!', '?', '。', ',']) || set == "x=x";
     if !is_structural {

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use crate::detectors::content::{content_of, content_of_reference, share_in};
 use crate::detectors::language_drift::named_tongues;
-use crate::detectors::reading::Reading;
+use crate::detectors::reading::{Reading, set_of};
 use crate::detectors::salad::salad;
 use crate::detectors::tokens::{Kind, Token};
 use crate::detectors::tongue::{Tongue, function_word};
@@ -56,7 +56,7 @@ fn is_known(reading: &Reading<'_>, piece: &str) -> bool {
 /// Replacement and control characters, private use, invisible characters, piles of accents.
 fn broken_characters(reading: &Reading<'_>) -> Option<Seen> {
     let (text, bytes) = (reading.text, reading.text.as_bytes());
-    if !BREAKS.iter().zip(0..=u8::MAX).any(|(breaks, byte)| *breaks && reading.bytes().has(byte)) {
+    if !reading.bytes().has_any(&BREAKING) {
         return None;
     }
     // Generation may stop inside a character, whose bytes become a replacement character each.
@@ -94,19 +94,27 @@ fn broken_characters(reading: &Reading<'_>) -> Option<Seen> {
 }
 
 /// Bytes with which the characters of [`is_broken`] and accents begin.
-static BREAKS: [bool; 256] = {
-    let mut breaks = [false; 256];
+const BREAKING: [u8; 39] = {
+    let mut breaking = [0xc2; 39];
+    let wide = [0x7f, 0xc2, 0xcc, 0xcd, 0xd2, 0xe2, 0xee, 0xef, 0xf3, 0xf4];
+    let mut at = 0;
     let mut byte = 0;
-    while byte < 256 {
-        breaks[byte] = match byte as u8 {
-            b'\n' | b'\t' | b'\r' => false,
-            0..=0x1f | 0x7f | 0xc2 | 0xcc | 0xcd | 0xd2 | 0xe2 | 0xee | 0xef | 0xf3 | 0xf4 => true,
-            _ => false,
-        };
+    while byte < 0x20 {
+        if !matches!(byte, b'\n' | b'\t' | b'\r') {
+            breaking[at] = byte;
+            at += 1;
+        }
         byte += 1;
     }
-    breaks
+    let mut number = 0;
+    while number < wide.len() {
+        breaking[at] = wide[number];
+        (at, number) = (at + 1, number + 1);
+    }
+    breaking
 };
+
+static BREAKS: [bool; 256] = set_of(&BREAKING);
 
 fn is_broken(c: char) -> bool {
     matches!(c,
@@ -163,6 +171,11 @@ const LEAKED: &[&str] = &[
     "屯屯屯",
 ];
 
+/// First bytes of [`LEAKED`].
+const LEAKED_LEADS: [u8; 7] = [b'<', b'[', b'|', "｜".as_bytes()[0], "锟".as_bytes()[0], "烫".as_bytes()[0], "屯".as_bytes()[0]];
+
+static IS_LEAD: [bool; 256] = set_of(&LEAKED_LEADS);
+
 /// [`LEAKED`] by the first byte.
 static LEADS: LazyLock<Vec<(u8, Vec<&str>)>> = LazyLock::new(|| {
     let mut leads: Vec<(u8, Vec<&str>)> = Vec::new();
@@ -176,14 +189,6 @@ static LEADS: LazyLock<Vec<(u8, Vec<&str>)>> = LazyLock::new(|| {
     leads
 });
 
-static IS_LEAD: LazyLock<[bool; 256]> = LazyLock::new(|| {
-    let mut is_lead = [false; 256];
-    for (lead, _) in LEADS.iter() {
-        is_lead[usize::from(*lead)] = true;
-    }
-    is_lead
-});
-
 fn leaked_tokens(reading: &Reading<'_>) -> Option<Seen> {
     let text = reading.text;
     let seen = |start: usize, piece: &str, end: usize| {
@@ -195,12 +200,13 @@ fn leaked_tokens(reading: &Reading<'_>) -> Option<Seen> {
             evidence: format!("leaked token `{}`", shown.split_whitespace().next().unwrap_or(piece)),
         })
     };
-    if !LEADS.iter().any(|(lead, _)| reading.bytes().has(*lead)) {
+    if !reading.bytes().has_any(&LEAKED_LEADS) {
         return word_piece_marks(reading);
     }
+    let leads = &*LEADS;
     let leaked_at = |at: usize| {
         let begins = |leaked: &&&str| text.as_bytes()[at..].starts_with(leaked.as_bytes());
-        let (_, leaked) = LEADS.iter().find(|(lead, _)| *lead == text.as_bytes()[at])?;
+        let (_, leaked) = leads.iter().find(|(lead, _)| *lead == text.as_bytes()[at])?;
         leaked.iter().find(begins).map(|leaked| (at, *leaked))
     };
     let candidates = text.bytes().enumerate().filter(|(_, byte)| IS_LEAD[usize::from(*byte)]);

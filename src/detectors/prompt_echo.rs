@@ -2,7 +2,7 @@
 //! instructions and questions that prompts consist of and answers do not.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use crate::detectors::reading::Reading;
@@ -201,42 +201,51 @@ const REQUESTS: &[&str] = &[
     "是多少？",
 ];
 
-/// [`REQUESTS`] by their first two bytes, small ones.
-struct Openings {
-    /// A bit for each pair of bytes with which one begins.
-    is_one: Vec<u64>,
-    requests: HashMap<[u8; 2], Vec<usize>>,
-}
-
-static OPENINGS: LazyLock<Openings> = LazyLock::new(|| {
-    let mut openings = Openings { is_one: vec![0; 1 << 10], requests: HashMap::new() };
-    for (number, request) in REQUESTS.iter().enumerate() {
-        let pair = [request.as_bytes()[0], request.as_bytes()[1]];
-        openings.is_one[usize::from(u16::from_be_bytes(pair)) / 64] |= 1 << (pair[1] % 64);
-        openings.requests.entry(pair).or_default().push(number);
+/// A bit for each pair of bytes with which one of [`REQUESTS`] begins, in whatever letters.
+static OPENINGS: LazyLock<Box<[u64; 1 << 10]>> = LazyLock::new(|| {
+    let mut openings = Box::new([0; 1 << 10]);
+    for request in REQUESTS {
+        let forms = |at: usize| {
+            let byte = request.as_bytes()[at];
+            [byte.to_ascii_lowercase(), byte.to_ascii_uppercase()]
+        };
+        for (first, second) in forms(0).into_iter().flat_map(|first| forms(1).map(|second| (first, second))) {
+            openings[opening(first, second).0] |= opening(first, second).1;
+        }
     }
     openings
 });
 
+/// [`REQUESTS`] by the first byte.
+static BY_FIRST: LazyLock<Vec<Vec<&str>>> = LazyLock::new(|| {
+    let mut by_first = vec![Vec::new(); 256];
+    for request in REQUESTS {
+        by_first[usize::from(request.as_bytes()[0])].push(*request);
+    }
+    by_first
+});
+
+/// Word and bit of a pair in [`OPENINGS`].
+fn opening(first: u8, second: u8) -> (usize, u64) {
+    (usize::from(first) << 2 | usize::from(second >> 6), 1 << (second & 63))
+}
+
 /// The first place of each request in a text, in one pass; they begin where words do, in whatever letters.
 fn requests_in(text: &str) -> Vec<(usize, &'static str)> {
-    let openings = &*OPENINGS;
+    let openings = &**OPENINGS;
     let bytes = text.as_bytes();
-    let mut found = Vec::new();
-    let mut seen = [false; REQUESTS.len()];
-    let mut is_inside = false;
+    let mut found: Vec<(usize, &'static str)> = Vec::new();
     for (at, pair) in bytes.windows(2).enumerate() {
-        let is_in_word = std::mem::replace(&mut is_inside, pair[0].is_ascii_alphanumeric()) && pair[0].is_ascii();
-        let pair = [pair[0].to_ascii_lowercase(), pair[1].to_ascii_lowercase()];
-        let is_one = openings.is_one[usize::from(u16::from_be_bytes(pair)) / 64] >> (pair[1] % 64) & 1 == 1;
-        if is_in_word || !is_one {
+        let (word, bit) = opening(pair[0], pair[1]);
+        if openings[word] & bit == 0 || (at > 0 && pair[0].is_ascii() && bytes[at - 1].is_ascii_alphanumeric()) {
             continue;
         }
-        for &number in &openings.requests[&pair] {
-            let request = REQUESTS[number];
+        let is_said = |request: &&&'static str| {
             let said = bytes.get(at..at + request.len());
-            if !seen[number] && said.is_some_and(|said| said.eq_ignore_ascii_case(request.as_bytes())) {
-                seen[number] = true;
+            said.is_some_and(|said| said.eq_ignore_ascii_case(request.as_bytes()))
+        };
+        for request in BY_FIRST[usize::from(pair[0].to_ascii_lowercase())].iter().filter(is_said) {
+            if found.iter().all(|(_, known)| known != request) {
                 found.push((at, request));
             }
         }

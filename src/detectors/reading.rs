@@ -156,6 +156,17 @@ impl<'a> Reading<'a> {
     }
 }
 
+/// Those bytes, for looking them up.
+pub(super) const fn set_of(bytes: &[u8]) -> [bool; 256] {
+    let mut set = [false; 256];
+    let mut at = 0;
+    while at < bytes.len() {
+        set[bytes[at] as usize] = true;
+        at += 1;
+    }
+    set
+}
+
 fn tail(text: &str, bytes: usize) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }

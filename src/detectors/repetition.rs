@@ -233,9 +233,10 @@ fn suffix_period<T: PartialEq + Copy>(
     None
 }
 
-/// Whether a unit may stand [`MIN_COPIES`] times at the start: its first two items do, and those stand in no other order. One
-/// look at a unit, where the Z function takes some at every item.
+/// Whether a unit may stand [`MIN_COPIES`] times at the start: most of them differ in the first item, or soon after it.
 fn may_have_period<T: PartialEq>(items: usize, item: impl Fn(usize) -> T) -> bool {
+    // More is left to the Z function, which is not quadratic.
+    const MAX_LOOKED_AT: usize = 32;
     if items < MIN_COPIES {
         return false;
     }
@@ -244,7 +245,7 @@ fn may_have_period<T: PartialEq>(items: usize, item: impl Fn(usize) -> T) -> boo
         item(unit) == first
             && item(unit + 1) == second
             && (2..MIN_COPIES).all(|copy| item(copy * unit) == first)
-            && (2..MIN_COPIES - 1).all(|copy| item(copy * unit + 1) == second)
+            && (2..(MIN_COPIES - 1) * unit).take(MAX_LOOKED_AT).all(|at| item(at) == item(at + unit))
     })
 }
 
@@ -574,6 +575,13 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
     let (mut in_a_row, mut longest) = (0, 0);
     let mut at = 0;
     while at < tokens.len() {
+        // No unit begins where its first word does not come again: most places.
+        let near = &tokens[at + 1..tokens.len().min(at + 1 + MAX_DOUBLED_UNIT)];
+        if near.iter().all(|token| token.hash != tokens[at].hash) {
+            at += 1;
+            in_a_row = 0;
+            continue;
+        }
         let Some(unit) = (1..=MAX_DOUBLED_UNIT).find(|&unit| is_square(tokens, at, unit)) else {
             at += 1;
             in_a_row = 0;

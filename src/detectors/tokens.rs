@@ -36,6 +36,19 @@ pub(super) struct Token {
 }
 
 impl Token {
+    fn of(kind: Kind, text: &[u8], start: usize, end: usize) -> Self {
+        Self {
+            hash: hash_at(kind, text, start, end),
+            start,
+            end,
+            known: Known::default(),
+            kind,
+            script: None,
+            is_capital: false,
+            is_after_line: false,
+        }
+    }
+
     pub(super) fn text<'a>(&self, of: &'a str) -> &'a str {
         &of[self.start..self.end]
     }
@@ -95,51 +108,57 @@ static LEADS: [Lead; 256] = {
 pub(super) fn tokens(text: &str) -> Vec<Token> {
     let bytes = text.as_bytes();
     let table = Table::get();
-    // Prose has a token in five bytes, Chinese one in three, data one in two.
-    let mut tokens: Vec<Token> = Vec::with_capacity(text.len() / 4 + 8);
+    // Prose has a token in five bytes, Chinese one in three, data one in two to three.
+    let mut tokens: Vec<Token> = Vec::with_capacity(text.len() / 3 + 8);
     let (mut start, mut is_after_line) = (0, false);
     while let Some(&byte) = bytes.get(start) {
-        let (kind, wide) = match LEADS[usize::from(byte)] {
+        let lead = LEADS[usize::from(byte)];
+        let mut token = match lead {
             Lead::Blank => {
                 is_after_line |= byte == b'\n';
                 start += 1;
                 continue;
             }
-            Lead::Letter => (Kind::Word, None),
-            Lead::Digit => (Kind::Number, None),
-            Lead::Mark => (Kind::Mark, None),
-            Lead::Wide => {
-                let c = char_at(text, start);
-                let Some(kind) = kind_of(c) else {
-                    start += c.len_utf8();
-                    continue;
-                };
-                (kind, Some(c))
+            Lead::Mark => Token::of(Kind::Mark, bytes, start, start + 1),
+            Lead::Digit => Token::of(Kind::Number, bytes, start, end_of_run(text, start + 1, Kind::Number)),
+            Lead::Letter => {
+                let end = end_of_run(text, start + 1, Kind::Word);
+                let token = Token::of(Kind::Word, bytes, start, end);
+                let known = table.known(token.hash, end - start);
+                Token { known, script: Some(Tongue::ENGLISH), is_capital: byte.is_ascii_uppercase(), ..token }
             }
-        };
-        let mut end = start + wide.map_or(1, char::len_utf8);
-        if matches!(kind, Kind::Word | Kind::Number) {
-            end = end_of_run(text, end, kind);
-        }
-        let is_word = kind == Kind::Word;
-        let hash = hash_of(kind, &bytes[start..end]);
-        tokens.push(Token {
-            hash,
-            start,
-            end,
-            known: if is_word { table.known(hash, end - start) } else { Known::default() },
-            kind,
-            script: match wide {
-                None => is_word.then_some(Tongue::ENGLISH),
-                Some(c) if matches!(kind, Kind::Word | Kind::Ideograph) => Tongue::of_letter(c),
-                Some(_) => None,
+            Lead::Wide => match wide(text, start, table) {
+                Ok(token) => token,
+                Err(end) => {
+                    start = end;
+                    continue;
+                }
             },
-            is_capital: is_word && wide.map_or(byte.is_ascii_uppercase(), char::is_uppercase),
-            is_after_line: std::mem::take(&mut is_after_line),
-        });
-        start = end;
+        };
+        token.is_after_line = std::mem::take(&mut is_after_line);
+        start = token.end;
+        tokens.push(token);
     }
     tokens
+}
+
+/// The token that begins with a character beyond ASCII, or where the whitespace ends that is there.
+fn wide(text: &str, start: usize, table: &Table) -> Result<Token, usize> {
+    let c = char_at(text, start);
+    let end = start + c.len_utf8();
+    let kind = kind_of(c).ok_or(end)?;
+    let end = if matches!(kind, Kind::Word | Kind::Number) { end_of_run(text, end, kind) } else { end };
+    let token = Token::of(kind, text.as_bytes(), start, end);
+    Ok(match kind {
+        Kind::Word => Token {
+            known: table.known(token.hash, end - start),
+            script: Tongue::of_letter(c),
+            is_capital: c.is_uppercase(),
+            ..token
+        },
+        Kind::Ideograph => Token { script: Tongue::of_letter(c), ..token },
+        Kind::Number | Kind::Mark => token,
+    })
 }
 
 fn char_at(text: &str, at: usize) -> char {
@@ -150,13 +169,9 @@ fn char_at(text: &str, at: usize) -> char {
 fn end_of_run(text: &str, mut at: usize, kind: Kind) -> usize {
     let bytes = text.as_bytes();
     let going_on = if kind == Kind::Word { Lead::Letter } else { Lead::Digit };
-    while let Some(&byte) = bytes.get(at) {
-        let lead = LEADS[usize::from(byte)];
-        if lead == going_on {
-            at += 1;
-            continue;
-        }
-        if lead != Lead::Wide {
+    loop {
+        at += bytes[at..].iter().take_while(|byte| LEADS[usize::from(**byte)] == going_on).count();
+        if bytes.get(at).is_none_or(u8::is_ascii) {
             break;
         }
         let c = char_at(text, at);
@@ -170,12 +185,24 @@ fn end_of_run(text: &str, mut at: usize, kind: Kind) -> usize {
 
 /// Of the bytes, eight at a time, and their number; short tokens of one kind have different hashes.
 fn hash_of(kind: Kind, bytes: &[u8]) -> u64 {
-    let mut hash = (kind as u64 + 1) << 56 ^ bytes.len() as u64;
-    let (whole, rest) = bytes.as_chunks::<8>();
-    for eight in whole {
-        hash = mix(hash, u64::from_le_bytes(*eight));
+    let word = |eight: &[u8]| eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    bytes.chunks(8).fold(seed(kind, bytes.len()), |hash, eight| mix(hash, word(eight)))
+}
+
+/// The same of a token in a text.
+fn hash_at(kind: Kind, text: &[u8], start: usize, end: usize) -> u64 {
+    // Most tokens are short and have eight bytes before the end of the text: one load, and the rest of it masked.
+    let length = end - start;
+    match text[start..].first_chunk::<8>() {
+        Some(eight) if length <= 8 => {
+            mix(seed(kind, length), u64::from_le_bytes(*eight) & u64::MAX >> (u64::BITS - 8 * length as u32))
+        }
+        _ => hash_of(kind, &text[start..end]),
     }
-    mix(hash, rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+}
+
+fn seed(kind: Kind, bytes: usize) -> u64 {
+    (kind as u64 + 1) << 56 ^ bytes as u64
 }
 
 /// Of a word by itself.

@@ -209,8 +209,9 @@ fn leaked_tokens(reading: &Reading<'_>) -> Option<Seen> {
         let (_, leaked) = leads.iter().find(|(lead, _)| *lead == text.as_bytes()[at])?;
         leaked.iter().find(begins).map(|leaked| (at, *leaked))
     };
-    let candidates = text.bytes().enumerate().filter(|(_, byte)| IS_LEAD[usize::from(*byte)]);
-    let candidates = candidates.filter_map(|(at, _)| leaked_at(at));
+    // They begin with marks and ideographs.
+    let begins = |token: &&Token| IS_LEAD[usize::from(text.as_bytes()[token.start])];
+    let candidates = reading.tokens().iter().filter(begins).filter_map(|token| leaked_at(token.start));
     for (at, leaked) in candidates.take(MAX_CANDIDATES) {
         if is_quoted_code(text, at) || !is_token(text, at, leaked) {
             continue;

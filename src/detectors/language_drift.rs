@@ -276,6 +276,9 @@ fn is_in(places: &[Range<usize>], at: usize) -> bool {
 
 /// Where a comment begins in a line of code.
 fn comment(line: &str) -> Option<usize> {
+    if !line.bytes().any(|byte| matches!(byte, b'/' | b'#')) {
+        return None;
+    }
     let found = line.find("//").filter(|at| !line[..*at].ends_with(':')).or_else(|| line.find("/*"));
     // A mark of Markdown at the start of a line; after code it begins a comment.
     found.or_else(|| {

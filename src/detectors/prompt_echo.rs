@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use crate::detectors::reading::Reading;
-use crate::detectors::tokens::Token;
+use crate::detectors::tokens::{Kind, Token};
 use crate::detectors::tongue::HashKeyed;
 use crate::sample::{Finding, FindingKind};
 
@@ -230,24 +230,33 @@ fn opening(first: u8, second: u8) -> (usize, u64) {
     (usize::from(first) << 2 | usize::from(second >> 6), 1 << (second & 63))
 }
 
-/// The first place of each request in a text, in one pass; they begin where words do, in whatever letters.
-fn requests_in(text: &str) -> Vec<(usize, &'static str)> {
+/// The first place of each request in the first `end` bytes, in one pass; they begin where words do, in whatever letters.
+fn requests_in(text: &str, tokens: &[Token], end: usize) -> Vec<(usize, &'static str)> {
     let openings = &**OPENINGS;
-    let bytes = text.as_bytes();
+    let bytes = text[..end].as_bytes();
     let mut found: Vec<(usize, &'static str)> = Vec::new();
-    for (at, pair) in bytes.windows(2).enumerate() {
-        let (word, bit) = opening(pair[0], pair[1]);
-        if openings[word] & bit == 0 || (at > 0 && pair[0].is_ascii() && bytes[at - 1].is_ascii_alphanumeric()) {
-            continue;
+    let mut look_at = |at: usize| {
+        let Some(&[first, second]) = bytes[at..].first_chunk::<2>() else { return };
+        let (word, bit) = opening(first, second);
+        if openings[word] & bit == 0 || (at > 0 && first.is_ascii() && bytes[at - 1].is_ascii_alphanumeric()) {
+            return;
         }
         let is_said = |request: &&&'static str| {
             let said = bytes.get(at..at + request.len());
             said.is_some_and(|said| said.eq_ignore_ascii_case(request.as_bytes()))
         };
-        for request in BY_FIRST[usize::from(pair[0].to_ascii_lowercase())].iter().filter(is_said) {
+        for request in BY_FIRST[usize::from(first.to_ascii_lowercase())].iter().filter(is_said) {
             if found.iter().all(|(_, known)| known != request) {
                 found.push((at, request));
             }
+        }
+    };
+    for token in tokens.iter().take_while(|token| token.start < end).filter(|token| token.is_wordlike()) {
+        look_at(token.start);
+        // Letters behind one beyond ASCII begin a word as well.
+        let rest = if token.kind == Kind::Word { token.start + 1..token.end.min(end) } else { 0..0 };
+        for at in rest.filter(|at| !bytes[at - 1].is_ascii()) {
+            look_at(at);
         }
     }
     found
@@ -286,7 +295,7 @@ fn instructed(reading: &Reading<'_>) -> Option<Finding> {
     let text = &reading.text[..reading.text.floor_char_boundary(MAX_SEARCHED)];
     let bytes = reading.bytes();
     let mut found = if bytes.has_any(&[b':', b'#', 0xef]) { roles_in(text) } else { Vec::new() };
-    found.extend(requests_in(text));
+    found.extend(requests_in(reading.text, reading.tokens(), text.len()));
     // A question alone is no sign of instructions.
     if found.is_empty() {
         return None;

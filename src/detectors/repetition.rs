@@ -63,10 +63,13 @@ pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     }
     let (read, from) = (reading.text, reading.from);
     let found = character_run(reading).or_else(|| {
-        let weights = Weights { tokens: reading.tokens(), until: OnceCell::new() };
-        exact_loop(reading, &weights)
+        let tokens = reading.tokens();
+        let weights = Weights { tokens, until: OnceCell::new() };
+        // What repeats exactly repeats with its numbers masked.
+        let may_repeat = may_have_suffix_period(tokens.len(), from_end(tokens, masked), MAX_TAIL_TOKENS);
+        (may_repeat.then(|| exact_loop(reading, &weights)).flatten())
             .or_else(|| inner_loop(reading))
-            .or_else(|| counted_loop(reading, &weights))
+            .or_else(|| may_repeat.then(|| counted_loop(reading, &weights)).flatten())
             .or_else(|| escaped_loop(reading))
             .or_else(|| doubling(reading))
             .or_else(|| restated(reading))
@@ -233,6 +236,17 @@ fn suffix_period<T: PartialEq + Copy>(
     None
 }
 
+/// Whether [`suffix_period`] has anything to look at.
+fn may_have_suffix_period<T: PartialEq>(items: usize, item: impl Fn(usize) -> T, max_tail: usize) -> bool {
+    let may_have = |tail| may_have_period(MAX_LOOP_SEARCHED.min(items - tail), |at| item(tail + at));
+    (0..=max_tail.min(items)).any(may_have)
+}
+
+/// What `of` says of tokens, counted from the end.
+fn from_end(tokens: &[Token], of: impl Fn(&Token) -> u64) -> impl Fn(usize) -> u64 {
+    move |at| of(&tokens[tokens.len() - 1 - at])
+}
+
 /// Whether a unit may stand [`MIN_COPIES`] times at the start: most of them differ in the first item, or soon after it.
 fn may_have_period<T: PartialEq>(items: usize, item: impl Fn(usize) -> T) -> bool {
     // More is left to the Z function, which is not quadratic.
@@ -295,7 +309,7 @@ fn z_function<T: PartialEq>(items: &[T]) -> Vec<usize> {
 fn exact_loop(reading: &Reading<'_>, weights: &Weights<'_>) -> Option<Place> {
     let tokens = reading.tokens();
     let has_reference = reading.context.has_measure();
-    let item = |at: usize| tokens[tokens.len() - 1 - at].hash;
+    let item = from_end(tokens, |token| token.hash);
     let period = suffix_period(tokens.len(), item, MAX_TAIL_TOKENS, |period| {
         let covered = weights.covered(period);
         let is_much = covered >= MIN_DATA_TOKENS && period.copies() >= MIN_DATA_COPIES;
@@ -463,8 +477,7 @@ fn counted_sentence(reading: &Reading<'_>, weights: &Weights<'_>) -> Option<Plac
     const MIN_SENTENCES: usize = 10;
     const MIN_WORDS: usize = 4;
     let (read, tokens) = (reading.text, reading.tokens());
-    let item = |at: usize| masked(&tokens[tokens.len() - 1 - at]);
-    let period = suffix_period(tokens.len(), item, MAX_TAIL_TOKENS, |period| {
+    let period = suffix_period(tokens.len(), from_end(tokens, masked), MAX_TAIL_TOKENS, |period| {
         period.copies() >= MIN_SENTENCES && weights.covered(period) >= MIN_DATA_TOKENS
     })?;
     let looped = loop_tokens(tokens, period);
@@ -513,8 +526,7 @@ fn counted_loop(reading: &Reading<'_>, weights: &Weights<'_>) -> Option<Place> {
         return counted_sentence(reading, weights);
     }
     let (read, tokens) = (reading.text, reading.tokens());
-    let item = |at: usize| masked(&tokens[tokens.len() - 1 - at]);
-    let period = suffix_period(tokens.len(), item, MAX_TAIL_TOKENS, |period| {
+    let period = suffix_period(tokens.len(), from_end(tokens, masked), MAX_TAIL_TOKENS, |period| {
         period.copies() >= MIN_COUNTED_COPIES && weights.covered(period) >= MIN_COVERED_TOKENS
     })?;
     let looped = loop_tokens(tokens, period);
@@ -577,7 +589,7 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
     while at < tokens.len() {
         // No unit begins where its first word does not come again: most places.
         let near = &tokens[at + 1..tokens.len().min(at + 1 + MAX_DOUBLED_UNIT)];
-        if near.iter().all(|token| token.hash != tokens[at].hash) {
+        if !tokens[at].is_wordlike() || near.iter().all(|token| token.hash != tokens[at].hash) {
             at += 1;
             in_a_row = 0;
             continue;

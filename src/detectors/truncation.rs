@@ -376,12 +376,15 @@ fn in_mid_sentence(context: &Context<'_>, text: &str) -> Option<Finding> {
 fn stops_on_joint(line: &str) -> bool {
     const JOINTS: &str = " the a an of and or to with in for by from that which is was were are his her their its at on as than \
         but because into about le la les des du et der die das und mit el los de y que ";
+    const MAX_JOINT_BYTES: usize = 7;
     // Names and titles end so, a sentence does not.
     if line.trim_end().ends_with(char::is_uppercase) {
         return false;
     }
     let last = line.split_whitespace().next_back().unwrap_or_default();
-    JOINTS.contains(&format!(" {last} ")) || line.ends_with(['的', '和', '在', '是', '把', '与', '对', '为'])
+    // A word of these is short.
+    let is_joint = last.len() <= MAX_JOINT_BYTES && JOINTS.contains(&format!(" {last} "));
+    is_joint || line.ends_with(['的', '和', '在', '是', '把', '与', '对', '为'])
 }
 
 /// Not a list item, table row, heading, quotation or line of code.

@@ -172,7 +172,8 @@ const LEAKED: &[&str] = &[
 ];
 
 /// First bytes of [`LEAKED`].
-const LEAKED_LEADS: [u8; 7] = [b'<', b'[', b'|', "｜".as_bytes()[0], "锟".as_bytes()[0], "烫".as_bytes()[0], "屯".as_bytes()[0]];
+const LEAKED_LEADS: [u8; 7] =
+    [b'<', b'[', b'|', "｜".as_bytes()[0], "锟".as_bytes()[0], "烫".as_bytes()[0], "屯".as_bytes()[0]];
 
 static IS_LEAD: [bool; 256] = set_of(&LEAKED_LEADS);
 

@@ -1,8 +1,8 @@
 //! The prompt again: a long stretch of it that the expected answer does not have, or, where the prompt is not known, the
 //! instructions and questions that prompts consist of and answers do not.
 
-use std::collections::hash_map::Entry;
 use std::collections::HashSet;
+use std::collections::hash_map::Entry;
 use std::sync::LazyLock;
 
 use crate::detectors::reading::Reading;
@@ -254,9 +254,9 @@ fn requests_in(text: &str, tokens: &[Token], end: usize) -> Vec<(usize, &'static
     for token in tokens.iter().take_while(|token| token.start < end).filter(|token| token.is_wordlike()) {
         look_at(token.start);
         // Letters behind one beyond ASCII begin a word as well.
-        let rest = if token.kind == Kind::Word { token.start + 1..token.end.min(end) } else { 0..0 };
-        for at in rest.filter(|at| !bytes[at - 1].is_ascii()) {
-            look_at(at);
+        let stop = token.end.min(end);
+        if token.kind == Kind::Word && !bytes[token.start..stop].is_ascii() {
+            (token.start + 1..stop).filter(|at| !bytes[at - 1].is_ascii()).for_each(&mut look_at);
         }
     }
     found

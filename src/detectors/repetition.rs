@@ -759,7 +759,11 @@ mod tests {
     #[test]
     fn the_period_is_the_shortest_of_the_longest_loop() {
         let items = |text: &str| text.bytes().collect::<Vec<u8>>();
-        let period = |text: &str| suffix_period(&items(text), 0, |p| p.covered >= 8).map(|p| (p.unit, p.covered));
+        let period = |text: &str| {
+            let items = items(text);
+            let item = |at: usize| items[items.len() - 1 - at];
+            suffix_period(items.len(), item, 0, |p| p.covered >= 8).map(|p| (p.unit, p.covered))
+        };
         assert_eq!(period("xyabababab"), Some((2, 8)));
         assert_eq!(period("aaaaaaaa"), Some((1, 8)));
         assert_eq!(period("abcabcab"), None, "three copies are not four");

@@ -233,7 +233,7 @@ fn opening(first: u8, second: u8) -> (usize, u64) {
 /// The first place of each request in the first `end` bytes, in one pass; they begin where words do, in whatever letters.
 fn requests_in(text: &str, tokens: &[Token], end: usize) -> Vec<(usize, &'static str)> {
     let openings = &**OPENINGS;
-    let bytes = text[..end].as_bytes();
+    let bytes = &text.as_bytes()[..end];
     let mut found: Vec<(usize, &'static str)> = Vec::new();
     let mut look_at = |at: usize| {
         let Some(&[first, second]) = bytes[at..].first_chunk::<2>() else { return };

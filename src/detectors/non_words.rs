@@ -37,7 +37,7 @@ pub(super) fn non_words(reading: &Reading<'_>) -> Option<Seen> {
         })
     };
     let found: Vec<&Token> = words().map(|(_, token)| token).take(MAX_WORDS).collect();
-    judge(&found).or_else(|| judge(&found[found.len().saturating_sub(TAIL)..]))
+    judge(&found).or_else(|| (found.len() > TAIL).then(|| judge(&found[found.len() - TAIL..])).flatten())
 }
 
 /// Not a part of a code, an identifier, a path or an address.

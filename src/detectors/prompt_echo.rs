@@ -267,7 +267,11 @@ fn roles_in(text: &str) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
     let mut at = 0;
     let begins = |line: &str, role: &str| {
-        line.as_bytes().get(..role.len()).is_some_and(|start| start.eq_ignore_ascii_case(role.as_bytes()))
+        let start = line.as_bytes().get(..role.len());
+        // Most differ in the first letter.
+        start.is_some_and(|start| {
+            start[0] | 0x20 == role.as_bytes()[0] | 0x20 && start.eq_ignore_ascii_case(role.as_bytes())
+        })
     };
     for line in text.split_inclusive('\n') {
         let begin = &line[..line.floor_char_boundary(MAX_ROLE_BYTES)];

@@ -7,6 +7,7 @@
 //! that asks for a translation, or that names a language, may get any language or that one; lines that alternate between two
 //! languages are a translation too.
 
+use std::cell::LazyCell;
 use std::ops::Range;
 
 use crate::detectors::reading::{Bytes, Reading};
@@ -43,8 +44,8 @@ pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     if reading.prompt().is_some_and(|prompt| wants_translation(prompt.text)) {
         return None;
     }
-    let (asked, tongues) = Asked::of(reading);
-    let judged = judge_sentences(reading, &asked, &tongues)?;
+    let (asked, known) = Asked::of(reading);
+    let judged = judge_sentences(reading, &asked, &known)?;
     judged.finding(reading)
 }
 
@@ -56,8 +57,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// With the languages of the output's sentences, where those were asked for.
-    fn of(reading: &Reading<'_>) -> (Self, Vec<Option<Tongue>>) {
+    /// With the output's sentences, where those were asked for.
+    fn of(reading: &Reading<'_>) -> (Self, Vec<Whole>) {
         let context = reading.context;
         let mut tongues: Vec<Tongue> = Vec::new();
         for reference in reading.references() {
@@ -150,8 +151,14 @@ pub(super) fn named_tongues(prompt: &str) -> Vec<Tongue> {
     NAMES.iter().filter(|(name, _)| request.contains(name)).filter_map(|(_, code)| Tongue::of_code(code)).collect()
 }
 
-/// The language that most sentences are in, and the language of each.
-fn own_tongue(reading: &Reading<'_>) -> (Option<Tongue>, Vec<Option<Tongue>>) {
+/// A sentence with everything in it.
+struct Whole {
+    tongue: Option<Tongue>,
+    words: usize,
+}
+
+/// The language that most sentences are in, and each of them.
+fn own_tongue(reading: &Reading<'_>) -> (Option<Tongue>, Vec<Whole>) {
     let (text, tokens) = (reading.text, reading.tokens());
     let mut words: Vec<(Tongue, usize)> = Vec::new();
     let mut of_sentences = Vec::with_capacity(reading.sentences().len());
@@ -159,12 +166,14 @@ fn own_tongue(reading: &Reading<'_>) -> (Option<Tongue>, Vec<Option<Tongue>>) {
         let found = &tokens[sentence.clone()];
         let counts = Counts::of(found);
         let tongue = counts.tongue(&text[found[0].start..found[found.len() - 1].end]);
-        of_sentences.push(tongue);
-        let Some(tongue) = tongue else { continue };
-        match words.iter_mut().find(|(known, _)| *known == tongue) {
-            Some((_, sum)) => *sum += counts.words(),
-            None => words.push((tongue, counts.words())),
+        let whole = Whole { tongue, words: counts.words() };
+        if let Some(tongue) = tongue {
+            match words.iter_mut().find(|(known, _)| *known == tongue) {
+                Some((_, sum)) => *sum += whole.words,
+                None => words.push((tongue, whole.words)),
+            }
         }
+        of_sentences.push(whole);
     }
     // The first of equals: drift comes later.
     let own = words.iter().rev().max_by_key(|(_, sum)| *sum).map(|(tongue, _)| *tongue);
@@ -199,8 +208,8 @@ struct Judged {
     pieces: usize,
 }
 
-/// `tongues` are the languages of whole sentences, as far as they are known.
-fn judge_sentences(reading: &Reading<'_>, asked: &Asked, tongues: &[Option<Tongue>]) -> Option<Judged> {
+/// `known` are the sentences, where they were looked at before.
+fn judge_sentences(reading: &Reading<'_>, asked: &Asked, known: &[Whole]) -> Option<Judged> {
     if asked.tongues.is_empty() {
         return None;
     }
@@ -213,24 +222,31 @@ fn judge_sentences(reading: &Reading<'_>, asked: &Asked, tongues: &[Option<Tongu
     for (number, sentence) in reading.sentences().iter().enumerate() {
         let mut open = &tokens[sentence.clone()];
         let all = open.len();
-        if quotes || !code.is_empty() {
+        if quotes && open.iter().any(|token| may_open(text, token)) || !code.is_empty() {
             kept.clear();
             keep_open(&mut kept, text, open, quotes);
             kept.retain(|token| !is_in(&code, token.start));
             open = &kept;
         }
         let (Some(first), Some(last)) = (open.first(), open.last()) else { continue };
-        let counts = Counts::of(open);
-        judged.all += counts.words();
-        let whole = tongues.get(number).filter(|_| open.len() == all);
-        let tongue = whole.copied().unwrap_or_else(|| counts.tongue(&text[first.start..last.end]));
-        let foreign = tongue.filter(|tongue| is_foreign(*tongue, &counts, asked) && !is_said(reading, first, last));
+        let known = known.get(number).filter(|_| open.len() == all);
+        let counts = LazyCell::new(|| Counts::of(open));
+        let words = known.map_or_else(|| counts.words(), |known| known.words);
+        judged.all += words;
+        let tongue = match known {
+            Some(known) => known.tongue,
+            None => counts.tongue(&text[first.start..last.end]),
+        };
+        let is_foreign = |tongue: &Tongue| {
+            !asked.has(*tongue) && is_foreign(*tongue, &counts, asked) && !is_said(reading, first, last)
+        };
+        let foreign = tongue.filter(is_foreign);
         if foreign.is_some() != judged.ends_foreign {
             judged.changes += 1;
         }
         judged.ends_foreign = foreign.is_some();
         if let Some(tongue) = foreign {
-            judged.foreign += counts.words();
+            judged.foreign += words;
             judged.sentences += 1;
             judged.inside_lines += usize::from(!begins_line(text, first.start));
             judged.tongue.get_or_insert(tongue);
@@ -352,14 +368,19 @@ fn may_quote(bytes: &Bytes) -> bool {
     QUOTES.iter().any(|(opener, _)| bytes.has(opener.as_bytes()[0]))
 }
 
+/// Whether a mark may be an opening one of [`QUOTES`].
+fn may_open(text: &str, token: &Token) -> bool {
+    let byte = text.as_bytes()[token.start];
+    token.kind == Kind::Mark && (!byte.is_ascii() || b"\"`([".contains(&byte))
+}
+
 /// Keeps the tokens of a sentence that stand in no quotation marks and no parentheses.
 fn keep_open(open: &mut Vec<Token>, text: &str, found: &[Token], quotes: bool) {
     let mut at = 0;
     while at < found.len() {
         let token = &found[at];
         if quotes
-            && token.kind == Kind::Mark
-            && (!text.as_bytes()[token.start].is_ascii() || b"\"`([".contains(&text.as_bytes()[token.start]))
+            && may_open(text, token)
             && let Some((_, closer)) = QUOTES.iter().find(|(opener, _)| *opener == token.text(text))
             && let Some(length) = found[at + 1..].iter().take(MAX_QUOTED).position(|token| token.text(text) == *closer)
         {

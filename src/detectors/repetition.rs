@@ -140,7 +140,7 @@ fn character_run(reading: &Reading<'_>) -> Option<Place> {
     Some(Place::new(read, run.start, run.end, |share| format!("{what}{shown} {chars} times in a row, {share}")))
 }
 
-/// Whether some place looks like the inside of a run that is long enough: every such run has one of the places looked at.
+/// Whether there may be a run that is long enough: every such run has one of the places looked at, and is looked at whole.
 fn may_have_run(bytes: &[u8]) -> bool {
     /// Between two places. A run of [`MIN_RUN_CHARS`] has one with [`WIDTH`] + [`ALIKE`] bytes of the run behind it, a run
     /// of [`MIN_LINE_FEEDS`] blanks one with [`ALIKE`].
@@ -149,9 +149,18 @@ fn may_have_run(bytes: &[u8]) -> bool {
     const WIDTH: usize = 12;
     const ALIKE: usize = 8;
     const { assert!(STRIDE + WIDTH + ALIKE <= MIN_RUN_CHARS && STRIDE + ALIKE <= MIN_LINE_FEEDS) };
-    (0..bytes.len()).step_by(STRIDE).any(|at| {
-        let Some(here) = bytes.get(at..at + ALIKE) else { return false };
-        bytes.get(at + WIDTH..at + WIDTH + ALIKE) == Some(here) || here.iter().all(|byte| is_of_blank(*byte))
+    // Places around `at` of which `is` is true.
+    let around = |at: usize, end: usize, is: &dyn Fn(usize) -> bool| {
+        let before = (0..at).rev().take_while(|at| is(*at)).take(MIN_RUN_CHARS).count();
+        before + (at..end).take_while(|at| is(*at)).take(MIN_RUN_CHARS).count()
+    };
+    let is_blank = |at: usize| is_of_blank(bytes[at]);
+    let comes_again = |at: usize| bytes[at] == bytes[at + WIDTH];
+    (0..bytes.len().saturating_sub(ALIKE - 1)).step_by(STRIDE).any(|at| {
+        let here = &bytes[at..at + ALIKE];
+        let again = bytes.get(at + WIDTH..at + WIDTH + ALIKE);
+        again == Some(here) && around(at, bytes.len() - WIDTH, &comes_again) + WIDTH >= MIN_RUN_CHARS
+            || here.iter().all(|byte| is_of_blank(*byte)) && around(at, bytes.len(), &is_blank) >= MIN_LINE_FEEDS
     })
 }
 
@@ -237,7 +246,11 @@ fn escaped_loop(reading: &Reading<'_>) -> Option<Place> {
         if anchor < seen_until {
             continue;
         }
-        for unit in 1..=MAX_ESCAPED_UNIT.min(anchor) {
+        let units = MAX_ESCAPED_UNIT.min(anchor);
+        if !hashes[anchor - units..anchor].contains(&hashes[anchor]) {
+            continue;
+        }
+        for unit in 1..=units {
             let repeats = |at: &usize| hashes[*at] == hashes[*at - unit];
             if !repeats(&anchor) {
                 continue;

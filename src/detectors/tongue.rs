@@ -273,7 +273,8 @@ pub(super) fn sentences<'t>(text: &'t str, tokens: &'t [Token]) -> impl Iterator
         let begin = start;
         for (at, pair) in tokens[begin..].windows(2).enumerate() {
             let [token, next] = pair else { break };
-            if next.is_after_line || ends_sentence(text, token, token.end < next.start) {
+            let ends = token.kind == Kind::Mark && ends_sentence(text, token, token.end < next.start);
+            if next.is_after_line || ends {
                 start = begin + at + 1;
                 return Some(begin..start);
             }
@@ -283,11 +284,8 @@ pub(super) fn sentences<'t>(text: &'t str, tokens: &'t [Token]) -> impl Iterator
     })
 }
 
-/// A full stop inside a number or a name is none.
+/// Whether a mark does. A full stop inside a number or a name is none.
 fn ends_sentence(text: &str, token: &Token, before_blank: bool) -> bool {
-    if token.kind != Kind::Mark {
-        return false;
-    }
     match text.as_bytes()[token.start] {
         b'.' | b'!' | b'?' => before_blank,
         byte if byte.is_ascii() => false,

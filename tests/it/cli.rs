@@ -6,6 +6,7 @@
 mod action;
 mod bench;
 mod confirm;
+mod detect;
 mod engine_options;
 mod github;
 mod history;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use kvgauge::detectors::{self, Context};
 use kvgauge::hint::Hint;
 use kvgauge::sample::{Finding, FinishReason, Language};
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -20,6 +21,9 @@ use crate::{output, table};
 
 /// An output of 128K tokens with its prompt takes less than 4 MiB; this leaves room for both and for escapes.
 const MAX_LINE_BYTES: usize = 64 << 20;
+/// Lines judged side by side: enough for every core, and no more of them in memory than one long one takes.
+const MAX_BATCH_LINES: usize = 1024;
+const MAX_BATCH_BYTES: usize = 8 << 20;
 /// Labels and verdicts of a confusion table; more columns are no table.
 const MAX_LABELS: usize = 64;
 
@@ -143,6 +147,9 @@ struct Judgement<'a> {
 /// Label → verdict → lines.
 type Confusion = BTreeMap<String, BTreeMap<&'static str, usize>>;
 
+/// A line as it was read, with its number.
+type Read = (usize, Result<Vec<u8>, String>);
+
 pub(crate) fn execute(args: &DetectArgs) -> Result<Exit, Failure> {
     let mut confusion = Confusion::new();
     let (mut bad, mut all) = (0, 0);
@@ -154,17 +161,21 @@ pub(crate) fn execute(args: &DetectArgs) -> Result<Exit, Failure> {
             Box::new(BufReader::new(File::open(path).map_err(failed)?))
         };
         let mut number = 0;
-        while let Some(bytes) = next_line(&mut input).map_err(failed)? {
-            number += 1;
-            if matches!(&bytes, Ok(bytes) if bytes.trim_ascii().is_empty()) {
-                continue;
+        loop {
+            let batch = next_batch(&mut input, &mut number).map_err(failed)?;
+            if batch.is_empty() {
+                break;
             }
-            all += 1;
-            match bytes.and_then(|bytes| parse(&bytes)) {
-                Ok(line) => judge(&line, &format!("{}:{number}", path.display()), args, &mut confusion)?,
-                Err(problem) => {
-                    bad += 1;
-                    output::note(&format!("{}:{number}: {problem}", path.display()));
+            // Judged side by side, told in order.
+            for (number, judged) in batch.into_par_iter().map(judged).collect::<Vec<_>>() {
+                all += 1;
+                let place = format!("{}:{number}", path.display());
+                match judged {
+                    Ok((line, findings)) => tell(&line, &findings, &place, args, &mut confusion)?,
+                    Err(problem) => {
+                        bad += 1;
+                        output::note(&format!("{place}: {problem}"));
+                    }
                 }
             }
         }
@@ -179,6 +190,30 @@ pub(crate) fn execute(args: &DetectArgs) -> Result<Exit, Failure> {
         return Err(DetectError::BadLines { bad, all }.into());
     }
     Ok(Exit::Success)
+}
+
+/// The next lines that are not blank; none at the end.
+fn next_batch(input: &mut dyn BufRead, number: &mut usize) -> io::Result<Vec<Read>> {
+    let mut batch = Vec::new();
+    let mut bytes = 0;
+    while batch.len() < MAX_BATCH_LINES && bytes < MAX_BATCH_BYTES {
+        let Some(line) = next_line(input)? else { break };
+        *number += 1;
+        if matches!(&line, Ok(line) if line.trim_ascii().is_empty()) {
+            continue;
+        }
+        bytes += line.as_ref().map_or(0, Vec::len);
+        batch.push((*number, line));
+    }
+    Ok(batch)
+}
+
+fn judged((number, bytes): Read) -> (usize, Result<(Line, Vec<Finding>), String>) {
+    let judged = bytes.and_then(|bytes| parse(&bytes)).map(|line| {
+        let findings = judge(&line);
+        (line, findings)
+    });
+    (number, judged)
 }
 
 /// The next line without its end, or what is wrong with it; a line over the limit is skipped to its end.
@@ -208,10 +243,9 @@ fn reason(error: &serde_json::Error) -> String {
     text.split(" at line ").next().unwrap_or(&text).to_string()
 }
 
-/// `place` stands for an output that has no id of its own.
-fn judge(line: &Line, place: &str, args: &DetectArgs, confusion: &mut Confusion) -> Result<(), Failure> {
+fn judge(line: &Line) -> Vec<Finding> {
     let expected: Vec<&str> = line.expected.iter().map(String::as_str).collect();
-    let findings = detectors::detect_all(&Context {
+    detectors::detect_all(&Context {
         output: &line.output,
         expected: &expected,
         task: line.task.as_deref(),
@@ -222,7 +256,17 @@ fn judge(line: &Line, place: &str, args: &DetectArgs, confusion: &mut Confusion)
         output_tokens: line.output_tokens,
         max_output_tokens: line.max_tokens,
         baseline: line.baseline_output.as_deref(),
-    });
+    })
+}
+
+/// `place` stands for an output that has no id of its own.
+fn tell(
+    line: &Line,
+    findings: &[Finding],
+    place: &str,
+    args: &DetectArgs,
+    confusion: &mut Confusion,
+) -> Result<(), Failure> {
     let verdict = findings.first().map_or("ok", |finding| finding.kind.name());
     if let Some(label) =
         line.label.as_ref().filter(|label| confusion.len() < MAX_LABELS || confusion.contains_key(*label))
@@ -230,7 +274,7 @@ fn judge(line: &Line, place: &str, args: &DetectArgs, confusion: &mut Confusion)
         *confusion.entry(label.clone()).or_default().entry(verdict).or_default() += 1;
     }
     if args.json || !args.confusion {
-        let judgement = Judgement { id: &line.id, verdict, findings: &findings };
+        let judgement = Judgement { id: &line.id, verdict, findings };
         if args.json {
             output::print_document(&format!("{}\n", serde_json::to_string(&judgement).map_err(Failure::Json)?))?;
         } else {

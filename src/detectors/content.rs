@@ -4,11 +4,14 @@ use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
 use crate::detectors::reading::Reference;
-use crate::detectors::tokens::{Kind, Token};
+use crate::detectors::tokens::{Kind, Token, mix};
 use crate::detectors::tongue::{Spread, function_word};
 
 /// Tokens read of one text; what a longer one is about has shown by then.
 const MAX_TOKENS: usize = 20_000;
+
+/// Bytes that an ending leaves of a word.
+const MIN_STEM: usize = 3;
 
 /// Hashes of content words.
 pub(super) type Content = HashSet<u64, BuildHasherDefault<Spread>>;
@@ -25,28 +28,22 @@ pub(super) fn content_of_reference(reference: &Reference<'_>) -> Content {
 }
 
 /// Adds what `tokens` say to `content`.
-pub(super) fn add_content(content: &mut Content, text: &str, tokens: &[Token]) {
-    for (at, token) in tokens.iter().enumerate() {
-        match token.kind {
-            Kind::Word => {
-                if let Some(hash) = word(text, token) {
-                    content.insert(hash);
-                }
-            }
-            Kind::Number if token.end - token.start >= 2 => {
-                content.insert(token.hash);
-            }
-            // A pair says what a word does; single ideographs stand in every text.
-            Kind::Ideograph => {
-                if let Some(next) = tokens.get(at + 1)
-                    && next.kind == Kind::Ideograph
-                    && next.start == token.end
-                {
-                    content.insert(token.hash.rotate_left(17) ^ next.hash);
-                }
-            }
-            _ => {}
+pub(super) fn add_content(content: &mut impl Extend<u64>, text: &str, tokens: &[Token]) {
+    let words = tokens.iter().enumerate().filter_map(|(at, token)| said(text, token, tokens.get(at + 1)));
+    content.extend(words);
+}
+
+/// What a token before another one says.
+fn said(text: &str, token: &Token, next: Option<&Token>) -> Option<u64> {
+    match token.kind {
+        Kind::Word => word(text, token),
+        Kind::Number => (token.end - token.start >= 2).then_some(token.hash),
+        // A pair says what a word does; single ideographs stand in every text.
+        Kind::Ideograph => {
+            let next = next.filter(|next| next.kind == Kind::Ideograph && next.start == token.end)?;
+            Some(token.hash.rotate_left(17) ^ next.hash)
         }
+        Kind::Mark => None,
     }
 }
 
@@ -61,17 +58,17 @@ fn word(text: &str, token: &Token) -> Option<u64> {
 
 /// Small letters only, without the commonest English endings: `closed`, `closing` and `closes` are one word.
 fn stem_hash(word: &str) -> u64 {
-    let mut bytes = word.as_bytes();
-    for ending in [&b"ing"[..], b"ed", b"es", b"s", b"ly", b"e"] {
-        if bytes.len() >= ending.len() + 3 && bytes.ends_with(ending) {
-            bytes = &bytes[..bytes.len() - ending.len()];
-            break;
-        }
-    }
-    let mix = |hash: u64, byte: &u8| {
-        (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3).rotate_left(23)
+    let bytes = word.as_bytes();
+    let ending = match bytes {
+        [.., b'i', b'n', b'g'] => 3,
+        [.., b'e', b'd'] | [.., b'l', b'y'] => 2,
+        [.., b'e', b's'] if bytes.len() >= MIN_STEM + 2 => 2,
+        [.., b's' | b'e'] => 1,
+        _ => 0,
     };
-    bytes.iter().fold(0x9e37_79b9_7f4a_7c15, mix)
+    let stem = &bytes[..if bytes.len() >= MIN_STEM + ending { bytes.len() - ending } else { bytes.len() }];
+    let small = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(byte.to_ascii_lowercase()));
+    stem.chunks(8).fold(stem.len() as u64, |hash, bytes| mix(hash, small(bytes)))
 }
 
 /// Share of `of` that stands in `others` too; 0 for nothing.

@@ -66,15 +66,8 @@ pub(super) fn form_of(text: &str) -> Form {
     if text.starts_with("```") || text.starts_with("~~~") {
         return Form::Fenced;
     }
-    if text.starts_with(['{', '[']) {
-        if is_json(text) {
-            return Form::Json { is_array: text.starts_with('[') };
-        }
-        let mut count = 0;
-        let all = lines(text).inspect(|_| count += 1).all(|(_, line)| line.starts_with(['{', '[']) && is_json(line));
-        if all && count >= 2 {
-            return Form::JsonLines;
-        }
+    if let Some(data) = data_of(text) {
+        return data;
     }
     if is_tagged(text) {
         return Form::Tagged;
@@ -83,6 +76,24 @@ pub(super) fn form_of(text: &str) -> Form {
         return Form::Table;
     }
     regular(text).unwrap_or(Form::Plain)
+}
+
+/// Whether a text is made for machines, as [`Form::is_data`] says it.
+pub(super) fn is_data(text: &str) -> bool {
+    data_of(text.trim()).is_some()
+}
+
+/// The form of JSON and of lines of JSON.
+fn data_of(text: &str) -> Option<Form> {
+    if !text.starts_with(['{', '[']) {
+        return None;
+    }
+    if is_json(text) {
+        return Some(Form::Json { is_array: text.starts_with('[') });
+    }
+    let mut count = 0;
+    let all = lines(text).inspect(|_| count += 1).all(|(_, line)| line.starts_with(['{', '[']) && is_json(line));
+    (all && count >= 2).then_some(Form::JsonLines)
 }
 
 /// Whether `text` is one JSON value.

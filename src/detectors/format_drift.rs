@@ -171,17 +171,14 @@ fn from_plain(text: &str, given: &Form, reference: &str) -> Option<Drift> {
 
 /// What a task asks for, whatever its values.
 fn of_task(reading: &Reading<'_>) -> Option<Drift> {
-    let (text, given) = (reading.text, reading.form());
+    let text = reading.text;
+    let json = |wanted: Form| (*reading.form() != wanted).then(|| from_json(text, reading.form(), &wanted)).flatten();
     match reading.context.task? {
-        "json_extract" => {
-            let wanted = Form::Json { is_array: true };
-            (*given != wanted).then(|| from_json(text, given, &wanted)).flatten()
+        "json_extract" => json(Form::Json { is_array: true }),
+        "tool_call" => json(Form::Json { is_array: false }),
+        "table" if !text.trim_start().starts_with('{') || lines(text).nth(1).is_some() => {
+            from_json_lines(text, reading.form())
         }
-        "tool_call" => {
-            let wanted = Form::Json { is_array: false };
-            (*given != wanted).then(|| from_json(text, given, &wanted)).flatten()
-        }
-        "table" if !text.trim_start().starts_with('{') || lines(text).nth(1).is_some() => from_json_lines(text, given),
         "multiquery" => {
             let bad = lines(text).enumerate().find(|(_, (_, line))| signature(line).as_deref() != Some("x=x"))?;
             drift(bad.1.0, format!("line {} is no `key=value`", bad.0 + 1))
@@ -193,18 +190,26 @@ fn of_task(reading: &Reading<'_>) -> Option<Drift> {
 /// A form that the output sets itself and leaves: lines of JSON, rows of a table, bindings. Other lists end in prose, or
 /// begin another list.
 fn within(reading: &Reading<'_>) -> Option<Drift> {
-    let found: Vec<(usize, &str)> = lines(reading.text).collect();
     let is_row = |line: &str| line.starts_with('{') && is_json(line);
-    let rows = found.iter().take_while(|(_, line)| is_row(line)).count();
-    if rows >= MIN_OWN_LINES && rows < found.len() {
-        return drift(found[rows].0, format!("line {} is no JSON, those before it are", rows + 1));
+    let rows = lines(reading.text).take_while(|(_, line)| is_row(line)).count();
+    if rows >= MIN_OWN_LINES
+        && let Some((at, _)) = lines(reading.text).nth(rows)
+    {
+        return drift(at, format!("line {} is no JSON, those before it are", rows + 1));
     }
-    let set = signature(found.first()?.1)?;
+    let (_, first) = lines(reading.text).next()?;
+    // What the pattern of the line cannot have, without working it out.
+    let separators = first.bytes().filter(|byte| matches!(byte, b',' | b';' | b'|' | b'\t')).count();
+    if first.ends_with(['.', '!', '?', '。', ',']) || (separators < 2 && !first.contains('=')) {
+        return None;
+    }
+    let set = signature(first)?;
     let is_structural =
         set.matches([',', ';', '|', '\t']).count() >= 2 && !set.ends_with(['.', '!', '?', '。', ',']) || set == "x=x";
     if !is_structural {
         return None;
     }
+    let found: Vec<(usize, &str)> = lines(reading.text).collect();
     let alike = found.iter().take_while(|(_, line)| signature(line).as_ref() == Some(&set)).count();
     // A paragraph of its own is no row.
     let (at, line) = *found.get(alike)?;

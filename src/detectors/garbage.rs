@@ -4,12 +4,12 @@
 //! High entropy is no garbage: hex, codes and numbers may be what was asked for, so only words are judged as words. What a
 //! reference or the prompt contains is nobody's damage, and markup quoted as code is about tokens, not a token.
 
-use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use crate::detectors::content::{content_of, content_of_reference, share_in};
 use crate::detectors::language_drift::named_tongues;
-use crate::detectors::reading::Reading;
+use crate::detectors::non_words::non_words;
+use crate::detectors::reading::{Reading, set_of};
 use crate::detectors::salad::salad;
 use crate::detectors::tokens::{Kind, Token};
 use crate::detectors::tongue::{Tongue, function_word};
@@ -42,43 +42,47 @@ const MAX_CUT: usize = 3;
 /// Places that are looked at closely before no more are expected: each look may cost the length of the text.
 const MAX_CANDIDATES: usize = 64;
 
-struct Seen {
-    severity: f64,
-    start: usize,
-    end: usize,
-    evidence: String,
+/// A place in the text read.
+pub(super) struct Seen {
+    pub(super) severity: f64,
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) evidence: String,
 }
 
 /// Whether a reference or the prompt has this very text.
-fn is_known(reading: &Reading<'_>, piece: &str) -> bool {
+pub(super) fn is_known(reading: &Reading<'_>, piece: &str) -> bool {
     reading.references().iter().chain(reading.prompt()).any(|known| known.text.contains(piece))
 }
 
 /// Replacement and control characters, private use, invisible characters, piles of accents.
 fn broken_characters(reading: &Reading<'_>) -> Option<Seen> {
-    let text = reading.text;
+    let (text, bytes) = (reading.text, reading.text.as_bytes());
+    if !reading.bytes().has_any(&BREAKING) {
+        return None;
+    }
     // Generation may stop inside a character, whose bytes become a replacement character each.
     let whole = text.trim_end_matches('\u{fffd}').len();
     let is_cut = reading.context.hit_limit() && text.len() - whole <= MAX_CUT * '\u{fffd}'.len_utf8();
     let (mut count, mut first, mut last, mut piled) = (0, None, 0, 0);
     let mut named = '\0';
-    for (at, c) in text.char_indices() {
-        if (' '..'\u{7f}').contains(&c) || matches!(c, '\n' | '\t' | '\r') {
-            piled = 0;
+    let mut at = 0;
+    while at < bytes.len() {
+        // Bytes inside a character count for nothing, like those that begin no such one.
+        if !BREAKS[usize::from(bytes[at])] {
+            piled = if bytes[at] & 0xc0 == 0x80 { piled } else { 0 };
+            at += 1;
             continue;
         }
+        let Some(c) = text[at..].chars().next() else { break };
         piled = if matches!(c, '\u{300}'..='\u{36f}' | '\u{489}') { piled + 1 } else { 0 };
-        let is_broken = piled >= 3
-            || matches!(c,
-                '\u{fffd}' | '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{fffb}'
-                    | '\u{fffe}'..='\u{ffff}' | '\u{200b}' | '\u{2060}'..='\u{206f}' | '\u{f0000}'..='\u{10ffff}');
-        if !is_broken || (is_cut && at >= whole) {
-            continue;
+        if (piled >= 3 || is_broken(c)) && !(is_cut && at >= whole) {
+            count += 1;
+            last = at + c.len_utf8();
+            first.get_or_insert(at);
+            named = c;
         }
-        count += 1;
-        last = at + c.len_utf8();
-        first.get_or_insert(at);
-        named = c;
+        at += c.len_utf8();
     }
     let start = first?;
     // A zero-width space by itself is typography.
@@ -89,6 +93,36 @@ fn broken_characters(reading: &Reading<'_>) -> Option<Seen> {
     }
     let evidence = format!("{count} broken characters, such as U+{:04X}", u32::from(named));
     Some(Seen { severity: (last - start) as f64 / text.len() as f64, start, end: last, evidence })
+}
+
+/// Bytes with which the characters of [`is_broken`] and accents begin.
+const BREAKING: [u8; 39] = {
+    let mut breaking = [0xc2; 39];
+    let wide = [0x7f, 0xc2, 0xcc, 0xcd, 0xd2, 0xe2, 0xee, 0xef, 0xf3, 0xf4];
+    let mut at = 0;
+    let mut byte = 0;
+    while byte < 0x20 {
+        if !matches!(byte, b'\n' | b'\t' | b'\r') {
+            breaking[at] = byte;
+            at += 1;
+        }
+        byte += 1;
+    }
+    let mut number = 0;
+    while number < wide.len() {
+        breaking[at] = wide[number];
+        (at, number) = (at + 1, number + 1);
+    }
+    breaking
+};
+
+static BREAKS: [bool; 256] = set_of(&BREAKING);
+
+fn is_broken(c: char) -> bool {
+    matches!(c,
+        '\u{fffd}' | '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{7f}'..='\u{9f}'
+            | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{fffb}' | '\u{fffe}'..='\u{ffff}' | '\u{200b}'
+            | '\u{2060}'..='\u{206f}' | '\u{f0000}'..='\u{10ffff}')
 }
 
 /// Tokens of chat templates and vocabularies that are not part of any text.
@@ -139,6 +173,25 @@ const LEAKED: &[&str] = &[
     "屯屯屯",
 ];
 
+/// First bytes of [`LEAKED`].
+const LEAKED_LEADS: [u8; 7] =
+    [b'<', b'[', b'|', "｜".as_bytes()[0], "锟".as_bytes()[0], "烫".as_bytes()[0], "屯".as_bytes()[0]];
+
+static IS_LEAD: [bool; 256] = set_of(&LEAKED_LEADS);
+
+/// [`LEAKED`] by the first byte.
+static LEADS: LazyLock<Vec<(u8, Vec<&str>)>> = LazyLock::new(|| {
+    let mut leads: Vec<(u8, Vec<&str>)> = Vec::new();
+    for leaked in LEAKED {
+        let lead = leaked.as_bytes()[0];
+        match leads.iter_mut().find(|(known, _)| *known == lead) {
+            Some((_, all)) => all.push(leaked),
+            None => leads.push((lead, vec![leaked])),
+        }
+    }
+    leads
+});
+
 fn leaked_tokens(reading: &Reading<'_>) -> Option<Seen> {
     let text = reading.text;
     let seen = |start: usize, piece: &str, end: usize| {
@@ -150,10 +203,18 @@ fn leaked_tokens(reading: &Reading<'_>) -> Option<Seen> {
             evidence: format!("leaked token `{}`", shown.split_whitespace().next().unwrap_or(piece)),
         })
     };
-    let brackets = text.char_indices().filter(|(_, c)| matches!(c, '<' | '[' | '|' | '｜' | '锟' | '烫' | '屯'));
-    let candidates = brackets.filter_map(|(at, _)| {
-        LEAKED.iter().find(|leaked| text[at..].starts_with(**leaked)).map(|leaked| (at, *leaked))
-    });
+    if !reading.bytes().has_any(&LEAKED_LEADS) {
+        return word_piece_marks(reading);
+    }
+    let leads = &*LEADS;
+    let leaked_at = |at: usize| {
+        let begins = |leaked: &&&str| text.as_bytes()[at..].starts_with(leaked.as_bytes());
+        let (_, leaked) = leads.iter().find(|(lead, _)| *lead == text.as_bytes()[at])?;
+        leaked.iter().find(begins).map(|leaked| (at, *leaked))
+    };
+    // They begin with marks and ideographs.
+    let begins = |token: &&Token| IS_LEAD[usize::from(text.as_bytes()[token.start])];
+    let candidates = reading.tokens().iter().filter(begins).filter_map(|token| leaked_at(token.start));
     for (at, leaked) in candidates.take(MAX_CANDIDATES) {
         if is_quoted_code(text, at) || !is_token(text, at, leaked) {
             continue;
@@ -199,12 +260,18 @@ fn is_quoted_code(text: &str, at: usize) -> bool {
 
 /// Marks with which vocabularies write blanks and joints: `Ġ`, `▁`, `##`.
 fn word_piece_marks(reading: &Reading<'_>) -> Option<Seen> {
-    let text = reading.text;
+    let (text, bytes) = (reading.text, reading.bytes());
     let blanks = |mark: char| {
+        if bytes.is_ascii() {
+            return Vec::new();
+        }
         let of = |(at, _): (usize, &str)| text[at + mark.len_utf8()..].starts_with(char::is_alphanumeric);
         text.match_indices(mark).filter(|found| of(*found)).take(3).map(|(at, _)| at).collect::<Vec<_>>()
     };
     let joints = || {
+        if !bytes.has(b'#') {
+            return Vec::new();
+        }
         let is_joint = |at: usize| {
             text[at + 2..].starts_with(|c: char| c.is_ascii_lowercase()) && (at == 0 || text[..at].ends_with(' '))
         };
@@ -222,15 +289,16 @@ fn word_piece_marks(reading: &Reading<'_>) -> Option<Seen> {
 
 /// UTF-8 read as Windows-1252, CP1251 or GBK.
 fn mojibake(reading: &Reading<'_>) -> Option<Seen> {
-    let text = reading.text;
-    if text.is_ascii() {
+    let (text, bytes) = (reading.text, reading.bytes());
+    if bytes.is_ascii() {
         return None;
     }
     let mut found: Option<(usize, usize)> = None;
     let (mut short, mut weight, mut candidates) = (0, 0, 0);
-    let mut chars = text.char_indices();
+    // Only characters of this block stand for the first byte of a longer one.
+    let mut chars = if bytes.has(0xc3) { text } else { "" }.char_indices();
     while let Some((at, c)) = chars.next() {
-        if c < '\u{80}' {
+        if !('\u{c2}'..='\u{f4}').contains(&c) {
             continue;
         }
         let Some(length) = read_as_latin(&text[at..]) else { continue };
@@ -259,9 +327,12 @@ fn mojibake(reading: &Reading<'_>) -> Option<Seen> {
         let shown: String = text[start..].chars().take(8).collect();
         return seen(start, end, format!("UTF-8 read as another encoding: `{shown}`"));
     }
-    let (pairs, letters) = (cyrillic_pairs(text), text.chars().filter(|c| matches!(c, '\u{400}'..='\u{4ff}')).count());
-    if pairs >= 4 && pairs * 4 >= letters {
+    let pairs = if bytes.has(0xd0) { cyrillic_pairs(text) } else { 0 };
+    if pairs >= 4 && pairs * 4 >= text.chars().filter(|c| matches!(c, '\u{400}'..='\u{4ff}')).count() {
         return seen(0, text.len(), "UTF-8 read as a Cyrillic encoding".into());
+    }
+    if !bytes.has_within(0xe3, 0xe9) {
+        return None;
     }
     let (marks, han) = gbk_marks(text);
     (marks >= 3 && marks * 6 >= han).then(|| seen(0, text.len(), "UTF-8 read as a Chinese encoding".into())).flatten()
@@ -306,24 +377,36 @@ fn cyrillic_pairs(text: &str) -> usize {
 const GBK_MARKS: &str = "鐨勶紝銆涓鏄浜鍦锛鍙鏈浠鎴瀛鍚鍒璇鍥鏂鎬绗鍏闂鍟馃鈥滄枃浣犲屼笘鐣澶簡鍚佸殑寰鏃鑰濂嗘岃涙瀹湪鏉闀鍒涔噷杩甯嬪璧鐢鎵\
         鐫宸笉愬嶅灏潰鐭庡鏍绉繃洜浣嗗繕樺熷偅墠鍜堢嶆褰琛嬮紑庢埌敓粡楅嬭娲夎鐜撴犺鑳缇鎯彧績皬呰棩彂婅粠硶撶瓙偣栬熸";
 
-static GBK_SET: LazyLock<Vec<char>> = LazyLock::new(|| {
-    let mut marks: Vec<char> = GBK_MARKS.chars().collect();
-    marks.sort_unstable();
-    marks
+/// Ideographs of the common blocks.
+const FIRST_HAN: u32 = 0x3400;
+const LAST_HAN: u32 = 0x9fff;
+
+/// [`GBK_MARKS`] as a bit for each ideograph.
+static GBK_SET: LazyLock<Vec<u64>> = LazyLock::new(|| {
+    let mut set = vec![0; (LAST_HAN - FIRST_HAN) as usize / 64 + 1];
+    for mark in GBK_MARKS.chars().map(u32::from).filter(|mark| (FIRST_HAN..=LAST_HAN).contains(mark)) {
+        set[(mark - FIRST_HAN) as usize / 64] |= 1 << ((mark - FIRST_HAN) % 64);
+    }
+    set
 });
 
 /// How many ideographs are of [`GBK_MARKS`], and how many there are.
 fn gbk_marks(text: &str) -> (usize, usize) {
     let (mut marks, mut han) = (0, 0);
-    for c in text.chars().filter(|c| matches!(c, '\u{3400}'..='\u{9fff}')) {
+    let set = &*GBK_SET;
+    for c in text.chars().map(u32::from).filter(|c| (FIRST_HAN..=LAST_HAN).contains(c)) {
         han += 1;
-        marks += usize::from(GBK_SET.binary_search(&c).is_ok());
+        marks += usize::from(set[(c - FIRST_HAN) as usize / 64] >> ((c - FIRST_HAN) % 64) & 1 == 1);
     }
     (marks, han)
 }
 
 /// Three scripts or more in one sentence with nothing between them, or two inside one word.
 fn script_soup(reading: &Reading<'_>) -> Option<Seen> {
+    // A text of one script has no other one.
+    if reading.bytes().is_ascii() {
+        return None;
+    }
     let (text, tokens) = (reading.text, reading.tokens());
     let known: Vec<Tongue> =
         reading.references().iter().chain(reading.prompt()).flat_map(|it| scripts(it.text)).collect();
@@ -331,16 +414,16 @@ fn script_soup(reading: &Reading<'_>) -> Option<Seen> {
     let mut before: Option<(Tongue, usize)> = None;
     let (mut mixed, mut start) = (0, None);
     for token in tokens {
-        let word = token.text(text);
         if !token.is_wordlike() {
+            let word = token.text(text);
             let is_emoji = word.starts_with(|c| matches!(c, '\u{1f000}'..='\u{1faff}'));
             if !is_emoji && !matches!(word, "." | "-" | "_" | "/" | "\u{fe0f}") {
                 before = None;
             }
             continue;
         }
-        let Some(script) = word.chars().next().and_then(Tongue::of_letter).map(script_of) else { continue };
-        mixed += usize::from(word.len() > 1 && token.kind == Kind::Word && is_mixed(word));
+        let Some(script) = token.script.map(script_of) else { continue };
+        mixed += usize::from(token.kind == Kind::Word && is_mixed(token.text(text)));
         let Some((last, end)) = before.replace((script, token.end)) else { continue };
         if last == script || text[end..token.start].contains('\n') {
             continue;
@@ -397,21 +480,27 @@ fn mark_soup(reading: &Reading<'_>) -> Option<Seen> {
     const MIN_MARKS: usize = 14;
     const MIN_KINDS: usize = 7;
     let (text, tokens) = (reading.text, reading.tokens());
-    let mut at = 0;
+    // A run that is long enough has one of these places, so the others are not looked at.
+    let mut at = MIN_MARKS - 1;
     while at < tokens.len() {
-        let run = tokens[at..].iter().take_while(|token| is_ascii_mark(text, token)).count();
+        if !is_ascii_mark(text, &tokens[at]) {
+            at += MIN_MARKS;
+            continue;
+        }
+        let first = tokens[..at].iter().rposition(|token| !is_ascii_mark(text, token)).map_or(0, |before| before + 1);
+        let run = at - first + tokens[at..].iter().take_while(|token| is_ascii_mark(text, token)).count();
         if run >= MIN_MARKS {
-            let mut kinds: Vec<u64> = tokens[at..at + run.min(256)].iter().map(|token| token.hash).collect();
+            let mut kinds: Vec<u64> = tokens[first..first + run.min(256)].iter().map(|token| token.hash).collect();
             kinds.sort_unstable();
             kinds.dedup();
-            let (start, end) = (tokens[at].start, tokens[at + run - 1].end);
+            let (start, end) = (tokens[first].start, tokens[first + run - 1].end);
             if kinds.len() >= MIN_KINDS && !is_pattern(text) && !is_known(reading, &text[start..end]) {
                 let severity = (end - start) as f64 / text.len() as f64;
                 let evidence = format!("{run} marks of {} kinds in a row", kinds.len());
                 return Some(Seen { severity, start, end, evidence });
             }
         }
-        at += run.max(1);
+        at = first + run + MIN_MARKS;
     }
     None
 }
@@ -429,14 +518,17 @@ fn stray_brackets(reading: &Reading<'_>) -> Option<Seen> {
     /// More brackets open at once are a loop.
     const MAX_OPEN: usize = 64;
     let (text, tokens) = (reading.text, reading.tokens());
+    let marks = reading.count(Kind::Mark);
+    if (marks as f64) < tokens.len() as f64 * MIN_MARK_SHARE || !reading.bytes().has_any(b")]}") {
+        return None;
+    }
     let (mut open, mut stray) = (Vec::new(), Vec::new());
-    let (mut marks, mut words) = (0, 0);
+    let mut words = 0;
     for token in tokens {
         words += usize::from(function_word(token) & 1);
         if token.kind != Kind::Mark {
             continue;
         }
-        marks += 1;
         match text.as_bytes()[token.start] {
             byte @ (b'(' | b'[' | b'{') if open.len() < MAX_OPEN => open.push(byte),
             byte @ (b')' | b']' | b'}') => {
@@ -451,8 +543,7 @@ fn stray_brackets(reading: &Reading<'_>) -> Option<Seen> {
         }
     }
     let start = *stray.first()?;
-    let is_many = stray.len() >= MIN_STRAY && marks as f64 >= tokens.len() as f64 * MIN_MARK_SHARE;
-    (is_many && words >= MIN_WORDS && !is_pattern(text)).then(|| Seen {
+    (stray.len() >= MIN_STRAY && words >= MIN_WORDS && !is_pattern(text)).then(|| Seen {
         severity: marks as f64 / tokens.len() as f64,
         start,
         end: text.len(),
@@ -484,119 +575,7 @@ fn without_grammar(reading: &Reading<'_>) -> Option<Seen> {
 }
 
 fn is_ascii_mark(text: &str, token: &Token) -> bool {
-    token.kind == Kind::Mark && token.text(text).is_ascii()
-}
-
-/// Pairs of letters that begin, end or fill no word of the languages written in Latin letters here, but for names.
-const ODD_PAIRS: &str = "bq bx bz cj cv cx cz dx fq fv fx fz gq gv gx hx hz jb jc jd jf jg jh jk jl jm jn jp jq jr js jt jv jw jx \
-    jy jz kq kx kz lq lx mq mx mz pq pv px pz qa qb qc qd qe qf qg qh qi qj qk ql qm qn qo qp qq qr qs qt qv qw qx qy qz sx tq \
-    vb vc vd vf vg vh vj vk vm vn vp vq vt vv vw vx vz wq wv wx wz xb xd xg xj xk xm xn xq xr xv xw xx xz yq yx zb zc zd zf zg \
-    zj zk zm zn zp zq zr zs zt zv zx";
-
-/// Pieces of words that stand by themselves when a vocabulary is drawn from at random.
-const FRAGMENTS: &str = "ing tion ed er ment ly al ness able ous ive ity est ize ary ism ist ful less ence ance ation tions sion \
-    pre con pro dis ent ant ical ological ized izing ally ement ments ers ings ional ivity eous ighth ough";
-
-/// Words that are none, as a share of those long enough to tell.
-fn non_words(reading: &Reading<'_>) -> Option<Seen> {
-    const MIN_ODD: usize = 4;
-    const MIN_ODD_SHARE: f64 = 0.3;
-    const MAX_WORDS: usize = 200_000;
-    // Half of a long text may be whole: then its end is judged.
-    const TAIL: usize = 40;
-    if let Some(seen) = endless_identifier(reading) {
-        return Some(seen);
-    }
-    let (text, tokens) = (reading.text, reading.tokens());
-    let words =
-        || tokens.iter().enumerate().filter(|(at, token)| token.kind == Kind::Word && is_free(text, tokens, *at));
-    let judge = |words: &[&Token]| {
-        let judged = words.iter().filter(|token| token.end - token.start >= 3 && function_word(token) == 0).count();
-        let odd: Vec<&&Token> = words.iter().filter(|token| is_odd(token.text(text))).collect();
-        let is_many = odd.len() >= MIN_ODD && odd.len() as f64 >= judged as f64 * MIN_ODD_SHARE;
-        let first = odd.iter().find(|token| !is_known(reading, token.text(text)));
-        (is_many && first.is_some()).then(|| Seen {
-            severity: odd.len() as f64 / judged.max(1) as f64,
-            start: odd[0].start,
-            end: odd[odd.len() - 1].end,
-            evidence: format!("{} of {judged} words are none, such as `{}`", odd.len(), odd[0].text(text)),
-        })
-    };
-    let found: Vec<&Token> = words().map(|(_, token)| token).take(MAX_WORDS).collect();
-    judge(&found).or_else(|| judge(&found[found.len().saturating_sub(TAIL)..]))
-}
-
-/// Not a part of a code, an identifier, a path or an address.
-fn is_free(text: &str, tokens: &[Token], at: usize) -> bool {
-    let (start, end) = (tokens[at].start, tokens[at].end);
-    let joins = |c: char| c.is_ascii_digit() || "_-/\\@#&=+%.".contains(c);
-    let before = text[..start].chars().next_back().unwrap_or(' ');
-    let after = text[end..].chars().next().unwrap_or(' ');
-    let dot_ends = after == '.' && !text[end + 1..].starts_with(|c: char| c.is_alphanumeric());
-    !joins(before) && (!joins(after) || dot_ends)
-}
-
-fn is_odd(word: &str) -> bool {
-    if !word.is_ascii() || word.len() < 3 || word.len() > 40 {
-        let is_sequence = word.bytes().all(|byte| byte.is_ascii_uppercase()) || is_bases(word);
-        return word.is_ascii() && word.len() > 40 && !is_sequence;
-    }
-    let is_fragment = || FRAGMENT_SET.contains(word);
-    let bytes = word.as_bytes();
-    if is_bases(word) {
-        return false;
-    }
-    // Abbreviations are written in capitals.
-    if bytes[1..].iter().all(u8::is_ascii_uppercase) {
-        return false;
-    }
-    let humps = bytes.windows(2).filter(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase()).count();
-    let pair_is_odd = |pair: &[u8]| {
-        let pair = [pair[0].to_ascii_lowercase(), pair[1].to_ascii_lowercase()];
-        pair.iter().all(u8::is_ascii_lowercase) && ODD[usize::from(pair[0] - b'a')] >> (pair[1] - b'a') & 1 == 1
-    };
-    let is_vowel = |byte: &u8| b"aeiouyAEIOUY".contains(byte);
-    let longest = bytes.split(is_vowel).map(<[u8]>::len).max().unwrap_or(0);
-    let has_vowel = bytes.iter().any(is_vowel);
-    (bytes.len() >= 4 && !has_vowel)
-        || longest >= 6
-        || (humps == 0 && bytes.windows(2).any(pair_is_odd))
-        || is_fragment()
-}
-
-/// A sequence of bases.
-fn is_bases(word: &str) -> bool {
-    word.len() >= 8 && word.bytes().all(|byte| b"ACGTUNacgtun".contains(&byte))
-}
-
-/// [`ODD_PAIRS`] as a bit per second letter for each first one.
-static ODD: LazyLock<[u32; 26]> = LazyLock::new(|| {
-    let mut odd = [0; 26];
-    for pair in ODD_PAIRS.split_ascii_whitespace() {
-        let [first, second] = [pair.as_bytes()[0] - b'a', pair.as_bytes()[1] - b'a'];
-        odd[usize::from(first)] |= 1 << second;
-    }
-    odd
-});
-
-/// [`FRAGMENTS`] for looking up.
-static FRAGMENT_SET: LazyLock<HashSet<&str>> = LazyLock::new(|| FRAGMENTS.split_ascii_whitespace().collect());
-
-/// Half-words joined by underscores that never end.
-fn endless_identifier(reading: &Reading<'_>) -> Option<Seen> {
-    const MIN_CHARS: usize = 60;
-    const MIN_JOINTS: usize = 6;
-    let text = reading.text;
-    let base = text.as_ptr() as usize;
-    let is_identifier = |word: &&str| {
-        word.len() >= MIN_CHARS
-            && word.bytes().filter(|byte| *byte == b'_').count() >= MIN_JOINTS
-            && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    };
-    let word = text.split_whitespace().find(is_identifier).filter(|word| !is_known(reading, word))?;
-    let start = word.as_ptr() as usize - base;
-    let evidence = format!("a word of {} characters joined by underscores", word.len());
-    Some(Seen { severity: word.len() as f64 / text.len() as f64, start, end: start + word.len(), evidence })
+    token.kind == Kind::Mark && text.as_bytes()[token.start].is_ascii()
 }
 
 #[cfg(test)]

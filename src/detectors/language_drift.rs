@@ -7,15 +7,14 @@
 //! that asks for a translation, or that names a language, may get any language or that one; lines that alternate between two
 //! languages are a translation too.
 
+use std::cell::LazyCell;
 use std::ops::Range;
 
-use crate::detectors::reading::Reading;
+use crate::detectors::reading::{Bytes, Reading};
 use crate::detectors::tokens::{Kind, Token};
-use crate::detectors::tongue::{Counts, Tongue, bit, function_word, sentences, tongue_of};
+use crate::detectors::tongue::{Counts, Tongue, bit, function_word, tongue_of};
 use crate::sample::{Finding, FindingKind, Language};
 
-/// Sentences read; drift that begins later is in a text of megabytes.
-const MAX_SENTENCES: usize = 20_000;
 /// A quotation has no more tokens.
 const MAX_QUOTED: usize = 40;
 /// Words (half as many pairs of ideographs) of foreign sentences, where only the output itself says what is foreign …
@@ -45,8 +44,8 @@ pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     if reading.prompt().is_some_and(|prompt| wants_translation(prompt.text)) {
         return None;
     }
-    let asked = Asked::of(reading);
-    let judged = judge_sentences(reading, &asked)?;
+    let (asked, known) = Asked::of(reading);
+    let judged = judge_sentences(reading, &asked, &known)?;
     judged.finding(reading)
 }
 
@@ -58,7 +57,8 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(reading: &Reading<'_>) -> Self {
+    /// With the output's sentences, where those were asked for.
+    fn of(reading: &Reading<'_>) -> (Self, Vec<Whole>) {
         let context = reading.context;
         let mut tongues: Vec<Tongue> = Vec::new();
         for reference in reading.references() {
@@ -78,10 +78,13 @@ impl Asked {
         if let Some(prompt) = reading.prompt() {
             tongues.extend(named_tongues(prompt.text));
         }
+        let mut of_sentences = Vec::new();
         if !is_known {
-            tongues.extend(own_tongue(reading.text, reading.tokens()));
+            let (own, found) = own_tongue(reading);
+            tongues.extend(own);
+            of_sentences = found;
         }
-        Self { tongues, is_known }
+        (Self { tongues, is_known }, of_sentences)
     }
 
     fn has(&self, tongue: Tongue) -> bool {
@@ -148,20 +151,33 @@ pub(super) fn named_tongues(prompt: &str) -> Vec<Tongue> {
     NAMES.iter().filter(|(name, _)| request.contains(name)).filter_map(|(_, code)| Tongue::of_code(code)).collect()
 }
 
-/// The language that most sentences are in.
-fn own_tongue(text: &str, tokens: &[Token]) -> Option<Tongue> {
+/// A sentence with everything in it.
+struct Whole {
+    tongue: Option<Tongue>,
+    words: usize,
+}
+
+/// The language that most sentences are in, and each of them.
+fn own_tongue(reading: &Reading<'_>) -> (Option<Tongue>, Vec<Whole>) {
+    let (text, tokens) = (reading.text, reading.tokens());
     let mut words: Vec<(Tongue, usize)> = Vec::new();
-    for sentence in sentences(text, tokens).take(MAX_SENTENCES) {
-        let found = &tokens[sentence];
-        let counts = Counts::of(text, found);
-        let Some(tongue) = counts.tongue(&text[found[0].start..found[found.len() - 1].end]) else { continue };
-        match words.iter_mut().find(|(known, _)| *known == tongue) {
-            Some((_, sum)) => *sum += counts.words(),
-            None => words.push((tongue, counts.words())),
+    let mut of_sentences = Vec::with_capacity(reading.sentences().len());
+    for sentence in reading.sentences() {
+        let found = &tokens[sentence.clone()];
+        let counts = Counts::of(found);
+        let tongue = counts.tongue(&text[found[0].start..found[found.len() - 1].end]);
+        let whole = Whole { tongue, words: counts.words() };
+        if let Some(tongue) = tongue {
+            match words.iter_mut().find(|(known, _)| *known == tongue) {
+                Some((_, sum)) => *sum += whole.words,
+                None => words.push((tongue, whole.words)),
+            }
         }
+        of_sentences.push(whole);
     }
     // The first of equals: drift comes later.
-    words.iter().rev().max_by_key(|(_, sum)| *sum).map(|(tongue, _)| *tongue)
+    let own = words.iter().rev().max_by_key(|(_, sum)| *sum).map(|(tongue, _)| *tongue);
+    (own, of_sentences)
 }
 
 #[derive(Default)]
@@ -192,37 +208,52 @@ struct Judged {
     pieces: usize,
 }
 
-fn judge_sentences(reading: &Reading<'_>, asked: &Asked) -> Option<Judged> {
+/// `known` are the sentences, where they were looked at before.
+fn judge_sentences(reading: &Reading<'_>, asked: &Asked, known: &[Whole]) -> Option<Judged> {
     if asked.tongues.is_empty() {
         return None;
     }
     let (text, tokens) = (reading.text, reading.tokens());
-    let is_data = reading.form().is_data();
+    let quotes = !reading.is_data() && may_quote(reading.bytes());
     let mut judged = Judged { is_known: asked.is_known, ..Judged::default() };
     let mut runs_checked = 0;
-    let code = code_places(text);
-    for sentence in sentences(text, tokens).take(MAX_SENTENCES) {
-        let found = &tokens[sentence];
-        let mut open: Vec<Token> = if is_data { found.to_vec() } else { without_quotations(text, found) };
-        open.retain(|token| !is_in(&code, token.start));
+    let code = if reading.bytes().has_any(b"`/#") { code_places(text) } else { Vec::new() };
+    let mut kept = Vec::new();
+    for (number, sentence) in reading.sentences().iter().enumerate() {
+        let mut open = &tokens[sentence.clone()];
+        let all = open.len();
+        if quotes && open.iter().any(|token| may_open(text, token)) || !code.is_empty() {
+            kept.clear();
+            keep_open(&mut kept, text, open, quotes);
+            kept.retain(|token| !is_in(&code, token.start));
+            open = &kept;
+        }
         let (Some(first), Some(last)) = (open.first(), open.last()) else { continue };
-        let counts = Counts::of(text, &open);
-        judged.all += counts.words();
-        let tongue = counts.tongue(&text[first.start..last.end]);
-        let foreign = tongue.filter(|tongue| is_foreign(*tongue, &counts, asked) && !is_said(reading, first, last));
+        let known = known.get(number).filter(|_| open.len() == all);
+        let counts = LazyCell::new(|| Counts::of(open));
+        let words = known.map_or_else(|| counts.words(), |known| known.words);
+        judged.all += words;
+        let tongue = match known {
+            Some(known) => known.tongue,
+            None => counts.tongue(&text[first.start..last.end]),
+        };
+        let is_foreign = |tongue: &Tongue| {
+            !asked.has(*tongue) && is_foreign(*tongue, &counts, asked) && !is_said(reading, first, last)
+        };
+        let foreign = tongue.filter(is_foreign);
         if foreign.is_some() != judged.ends_foreign {
             judged.changes += 1;
         }
         judged.ends_foreign = foreign.is_some();
         if let Some(tongue) = foreign {
-            judged.foreign += counts.words();
+            judged.foreign += words;
             judged.sentences += 1;
             judged.inside_lines += usize::from(!begins_line(text, first.start));
             judged.tongue.get_or_insert(tongue);
             judged.start.get_or_insert(first.start);
             judged.end = last.end;
         } else {
-            judged.count_scattered(reading, asked, &open, &mut runs_checked);
+            judged.count_scattered(reading, asked, open, &mut runs_checked);
         }
     }
     Some(judged)
@@ -261,6 +292,9 @@ fn is_in(places: &[Range<usize>], at: usize) -> bool {
 
 /// Where a comment begins in a line of code.
 fn comment(line: &str) -> Option<usize> {
+    if !line.bytes().any(|byte| matches!(byte, b'/' | b'#')) {
+        return None;
+    }
     let found = line.find("//").filter(|at| !line[..*at].ends_with(':')).or_else(|| line.find("/*"));
     // A mark of Markdown at the start of a line; after code it begins a comment.
     found.or_else(|| {
@@ -329,14 +363,24 @@ const QUOTES: [(&str, &str); 13] = [
     ("【", "】"),
 ];
 
-/// The tokens of a sentence that stand in no quotation marks and no parentheses.
-fn without_quotations(text: &str, found: &[Token]) -> Vec<Token> {
-    let mut open = Vec::with_capacity(found.len());
+/// Whether there is a byte with which one of [`QUOTES`] begins.
+fn may_quote(bytes: &Bytes) -> bool {
+    QUOTES.iter().any(|(opener, _)| bytes.has(opener.as_bytes()[0]))
+}
+
+/// Whether a mark may be an opening one of [`QUOTES`].
+fn may_open(text: &str, token: &Token) -> bool {
+    let byte = text.as_bytes()[token.start];
+    token.kind == Kind::Mark && (!byte.is_ascii() || b"\"`([".contains(&byte))
+}
+
+/// Keeps the tokens of a sentence that stand in no quotation marks and no parentheses.
+fn keep_open(open: &mut Vec<Token>, text: &str, found: &[Token], quotes: bool) {
     let mut at = 0;
     while at < found.len() {
         let token = &found[at];
-        if token.kind == Kind::Mark
-            && (!text.as_bytes()[token.start].is_ascii() || b"\"`([".contains(&text.as_bytes()[token.start]))
+        if quotes
+            && may_open(text, token)
             && let Some((_, closer)) = QUOTES.iter().find(|(opener, _)| *opener == token.text(text))
             && let Some(length) = found[at + 1..].iter().take(MAX_QUOTED).position(|token| token.text(text) == *closer)
         {
@@ -346,7 +390,6 @@ fn without_quotations(text: &str, found: &[Token]) -> Vec<Token> {
         open.push(*token);
         at += 1;
     }
-    open
 }
 
 impl Judged {
@@ -354,6 +397,7 @@ impl Judged {
     fn count_scattered(&mut self, reading: &Reading<'_>, asked: &Asked, open: &[Token], runs_checked: &mut usize) {
         let text = reading.text;
         let asked_bits = asked.bits();
+        let is_latin = asked.is_latin();
         let mut at = 0;
         while at < open.len() {
             let token = &open[at];
@@ -362,6 +406,11 @@ impl Judged {
                 self.asked_hits += 1;
             } else if languages != 0 && token.end - token.start >= 2 {
                 self.count_foreign(token, languages);
+            }
+            // Where Latin letters are asked for, none of them is foreign: most tokens of most texts.
+            if is_latin && matches!(token.script, None | Some(Tongue::Latin(_))) {
+                at += 1;
+                continue;
             }
             let Some(tongue) = foreign_letter(text, token, asked) else {
                 at += 1;
@@ -431,7 +480,7 @@ impl Judged {
         let most = varied.map(|language| self.foreign_hits[language]).max().unwrap_or(0);
         let is_mixed = most >= MIN_FOREIGN_HITS
             && most as f64 >= (most + self.asked_hits) as f64 * MIN_FOREIGN_SHARE
-            && !reading.form().is_data();
+            && !reading.is_data();
         is_mixed.then(|| {
             let evidence = format!("{most} function words of another language beside {}", self.asked_hits);
             finding(reading, 0.3, 0, reading.text.len(), evidence)
@@ -455,16 +504,16 @@ fn foreign_letter(text: &str, token: &Token, asked: &Asked) -> Option<Tongue> {
     if !token.is_wordlike() {
         return None;
     }
-    let word = token.text(text);
-    let first = word.chars().next()?;
-    let tongue = Tongue::of_letter(first)?;
+    let tongue = token.script?;
     match tongue {
         Tongue::Latin(_) if asked.is_latin() => None,
-        Tongue::Latin(_) => (word.len() >= 2 && !first.is_uppercase() && function_word(token) != 0).then_some(tongue),
+        Tongue::Latin(_) => {
+            (token.end - token.start >= 2 && !token.is_capital && function_word(token) != 0).then_some(tongue)
+        }
         // Letters of formulas.
-        Tongue::Greek if word.chars().count() < 3 => None,
+        Tongue::Greek if token.text(text).chars().count() < 3 => None,
         Tongue::Chinese if asked.has(Tongue::Japanese) || asked.has(Tongue::Korean) => None,
-        Tongue::Japanese if matches!(first, '・' | 'ー') => None,
+        Tongue::Japanese if matches!(token.text(text), "・" | "ー") => None,
         _ => (!asked.has(tongue)).then_some(tongue),
     }
 }

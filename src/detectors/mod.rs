@@ -4,15 +4,18 @@
 //! against the expected answer, and, where there is one, against the baseline's output for the same prompt.
 //!
 //! To add one: a file with `detect`, its tests, and a line in [`DETECTORS`]. Shared: `tokens` is how detectors read text,
-//! [`Reading`] holds what several of them need, `tongue` tells languages, `form` tells shapes of text, `content` what a
-//! text is about; `restating` is a part of repetition, `salad` of garbage; `thinking` tells thoughts from the answer.
+//! `words` what is known of a word, [`Reading`] holds what several of them need, `tongue` tells languages, `form` tells shapes
+//! of text, `content` what a text is about; `period` and `restating` are parts of repetition, `non_words` and `salad` of
+//! garbage; `thinking` tells thoughts from the answer.
 
 mod content;
 mod form;
 mod format_drift;
 mod garbage;
 mod language_drift;
+mod non_words;
 mod off_topic;
+mod period;
 mod prompt_echo;
 mod reading;
 mod repetition;
@@ -23,6 +26,7 @@ mod thinking;
 mod tokens;
 mod tongue;
 mod truncation;
+mod words;
 
 pub use reading::Reading;
 

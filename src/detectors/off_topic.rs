@@ -77,7 +77,7 @@ fn speaks_of_answering(content: &Content) -> bool {
 fn is_prose(reading: &Reading<'_>) -> bool {
     let tokens = reading.tokens();
     let words = tokens.iter().filter(|token| token.is_wordlike()).count();
-    !reading.form().is_data() && words * 10 >= tokens.len() * 6
+    !reading.is_data() && words * 10 >= tokens.len() * 6
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use std::sync::LazyLock;
 
 use crate::detectors::reading::Reading;
-use crate::detectors::tokens::Token;
+use crate::detectors::tokens::{Kind, Token};
 use crate::detectors::tongue::HashKeyed;
 use crate::sample::{Finding, FindingKind};
 
@@ -201,31 +201,86 @@ const REQUESTS: &[&str] = &[
     "是多少？",
 ];
 
-/// Indices of [`REQUESTS`] by the first byte.
-static BY_FIRST: LazyLock<Vec<Vec<usize>>> = LazyLock::new(|| {
+/// A bit for each pair of bytes with which one of [`REQUESTS`] begins, in whatever letters.
+static OPENINGS: LazyLock<Box<[u64; 1 << 10]>> = LazyLock::new(|| {
+    let mut openings = Box::new([0; 1 << 10]);
+    for request in REQUESTS {
+        let forms = |at: usize| {
+            let byte = request.as_bytes()[at];
+            [byte.to_ascii_lowercase(), byte.to_ascii_uppercase()]
+        };
+        for (first, second) in forms(0).into_iter().flat_map(|first| forms(1).map(|second| (first, second))) {
+            openings[opening(first, second).0] |= opening(first, second).1;
+        }
+    }
+    openings
+});
+
+/// [`REQUESTS`] by the first byte.
+static BY_FIRST: LazyLock<Vec<Vec<&str>>> = LazyLock::new(|| {
     let mut by_first = vec![Vec::new(); 256];
-    for (number, request) in REQUESTS.iter().enumerate() {
-        by_first[usize::from(request.as_bytes()[0])].push(number);
+    for request in REQUESTS {
+        by_first[usize::from(request.as_bytes()[0])].push(*request);
     }
     by_first
 });
 
-/// The first place of each request in a text, in one pass; they begin where words do.
-fn requests_in(text: &str) -> Vec<(usize, &'static str)> {
-    let bytes = text.as_bytes();
-    let mut found = Vec::new();
-    let mut seen = [false; REQUESTS.len()];
-    for at in 0..bytes.len() {
-        if at > 0 && bytes[at].is_ascii() && bytes[at - 1].is_ascii_alphanumeric() {
-            continue;
+/// Word and bit of a pair in [`OPENINGS`].
+fn opening(first: u8, second: u8) -> (usize, u64) {
+    (usize::from(first) << 2 | usize::from(second >> 6), 1 << (second & 63))
+}
+
+/// The first place of each request in the first `end` bytes, in one pass; they begin where words do, in whatever letters.
+fn requests_in(text: &str, tokens: &[Token], end: usize) -> Vec<(usize, &'static str)> {
+    let openings = &**OPENINGS;
+    let bytes = &text.as_bytes()[..end];
+    let mut found: Vec<(usize, &'static str)> = Vec::new();
+    let mut look_at = |at: usize| {
+        let Some(&[first, second]) = bytes[at..].first_chunk::<2>() else { return };
+        let (word, bit) = opening(first, second);
+        if openings[word] & bit == 0 || (at > 0 && first.is_ascii() && bytes[at - 1].is_ascii_alphanumeric()) {
+            return;
         }
-        for &number in &BY_FIRST[usize::from(bytes[at])] {
-            let request = REQUESTS[number];
-            if !seen[number] && bytes[at..].starts_with(request.as_bytes()) {
-                seen[number] = true;
+        let is_said = |request: &&&'static str| {
+            let said = bytes.get(at..at + request.len());
+            said.is_some_and(|said| said.eq_ignore_ascii_case(request.as_bytes()))
+        };
+        for request in BY_FIRST[usize::from(first.to_ascii_lowercase())].iter().filter(is_said) {
+            if found.iter().all(|(_, known)| known != request) {
                 found.push((at, request));
             }
         }
+    };
+    for token in tokens.iter().take_while(|token| token.start < end).filter(|token| token.is_wordlike()) {
+        look_at(token.start);
+        // Letters behind one beyond ASCII begin a word as well.
+        let stop = token.end.min(end);
+        if token.kind == Kind::Word && !bytes[token.start..stop].is_ascii() {
+            (token.start + 1..stop).filter(|at| !bytes[at - 1].is_ascii()).for_each(&mut look_at);
+        }
+    }
+    found
+}
+
+/// Lines that begin with one of [`ROLES`].
+fn roles_in(text: &str) -> Vec<(usize, &'static str)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    let begins = |line: &str, role: &str| {
+        let start = line.as_bytes().get(..role.len());
+        // Most differ in the first letter.
+        start.is_some_and(|start| {
+            start[0] | 0x20 == role.as_bytes()[0] | 0x20 && start.eq_ignore_ascii_case(role.as_bytes())
+        })
+    };
+    for line in text.split_inclusive('\n') {
+        let begin = &line[..line.floor_char_boundary(MAX_ROLE_BYTES)];
+        if begin.bytes().any(|byte| matches!(byte, b':' | b'#' | 0xef)) && begin.contains([':', '：', '#']) {
+            let start = line.trim_start_matches(['*', '#', '>', ' ', '<', '[']);
+            let role = ROLES.iter().find(|role| begins(line.trim_start(), role) || begins(start, role));
+            found.extend(role.map(|role| (at, *role)));
+        }
+        at += line.len();
     }
     found
 }
@@ -242,7 +297,13 @@ fn asks_for_questions(prompt: &str) -> bool {
 /// Signs that the output is a prompt.
 fn instructed(reading: &Reading<'_>) -> Option<Finding> {
     let text = &reading.text[..reading.text.floor_char_boundary(MAX_SEARCHED)];
-    let lower = text.to_ascii_lowercase();
+    let bytes = reading.bytes();
+    let mut found = if bytes.has_any(&[b':', b'#', 0xef]) { roles_in(text) } else { Vec::new() };
+    found.extend(requests_in(reading.text, reading.tokens(), text.len()));
+    // A question alone is no sign of instructions.
+    if found.is_empty() {
+        return None;
+    }
     let is_asked = |phrase: &str| reading.references().iter().any(|it| it.text.to_ascii_lowercase().contains(phrase));
     let mut first: Option<usize> = None;
     let mut weight = 0;
@@ -250,23 +311,8 @@ fn instructed(reading: &Reading<'_>) -> Option<Finding> {
         first = Some(first.map_or(at, |first| first.min(at)));
         weight += found;
     };
-    let mut at = 0;
-    for line in lower.split_inclusive('\n') {
-        let begin = &line[..line.floor_char_boundary(MAX_ROLE_BYTES)];
-        if !begin.contains([':', '：', '#']) {
-            at += line.len();
-            continue;
-        }
-        let start = line.trim_start_matches(['*', '#', '>', ' ', '<', '[']);
-        if let Some(role) = ROLES.iter().find(|role| line.trim_start().starts_with(*role) || start.starts_with(*role))
-            && !is_asked(role)
-        {
-            see(at, 2);
-        }
-        at += line.len();
-    }
-    for (at, request) in requests_in(&lower) {
-        if !is_asked(request) {
+    for (at, phrase) in found {
+        if !is_asked(phrase) {
             see(at, 2);
         }
     }

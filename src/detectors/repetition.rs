@@ -10,13 +10,15 @@
 //! What the expected answer or the baseline repeats as often is asked for. Without either, valid JSON and ruled lines are
 //! form, not loops.
 
+use std::cell::OnceCell;
+
+use crate::detectors::period::{Period, from_end, may_have_suffix_period, suffix_period, z_function};
 use crate::detectors::reading::{Reading, Reference};
 use crate::detectors::restating::restated;
-use crate::detectors::tokens::{Kind, Token, digit_masked};
+use crate::detectors::tokens::{Kind, Token, digit_masked, masked};
 use crate::detectors::tongue::function_word;
 use crate::sample::{Finding, FindingKind};
 
-const MIN_COPIES: usize = 4;
 const MIN_COVERED_TOKENS: usize = 24;
 /// A loop of numbers alone, where nothing is known of what was asked.
 const MIN_DATA_COPIES: usize = 8;
@@ -31,9 +33,6 @@ const MAX_TAIL_TOKENS: usize = 3;
 const MIN_ESCAPED_COPIES: usize = 8;
 const MIN_ESCAPED_TOKENS: usize = 64;
 const MAX_ESCAPED_UNIT: usize = 64;
-
-/// Tokens at the end in which a period is looked for, so that units have up to 16,384; a loop found reaches back further.
-const MAX_LOOP_SEARCHED: usize = 65_536;
 
 /// Blanks in a row: indentation and table columns stay under it.
 const MIN_BLANKS: usize = 200;
@@ -62,10 +61,12 @@ pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     let (read, from) = (reading.text, reading.from);
     let found = character_run(reading).or_else(|| {
         let tokens = reading.tokens();
-        let weights = Weights::of(tokens);
-        exact_loop(reading, &weights)
+        let weights = Weights { tokens, until: OnceCell::new() };
+        // What repeats exactly repeats with its numbers masked.
+        let may_repeat = may_have_suffix_period(tokens.len(), from_end(tokens, masked), MAX_TAIL_TOKENS);
+        (may_repeat.then(|| exact_loop(reading, &weights)).flatten())
             .or_else(|| inner_loop(reading))
-            .or_else(|| counted_loop(reading, &weights))
+            .or_else(|| may_repeat.then(|| counted_loop(reading, &weights)).flatten())
             .or_else(|| escaped_loop(reading))
             .or_else(|| doubling(reading))
             .or_else(|| restated(reading))
@@ -96,6 +97,9 @@ impl Place {
 /// The longest run of whitespace, or of one character.
 fn character_run(reading: &Reading<'_>) -> Option<Place> {
     let read = reading.text;
+    if !may_have_run(read.as_bytes()) {
+        return None;
+    }
     let mut blanks = Run::default();
     let mut same = Run::default();
     let mut worst: Option<(Run, &'static str)> = None;
@@ -136,6 +140,35 @@ fn character_run(reading: &Reading<'_>) -> Option<Place> {
     Some(Place::new(read, run.start, run.end, |share| format!("{what}{shown} {chars} times in a row, {share}")))
 }
 
+/// Whether there may be a run that is long enough: every such run has one of the places looked at, and is looked at whole.
+fn may_have_run(bytes: &[u8]) -> bool {
+    /// Between two places. A run of [`MIN_RUN_CHARS`] has one with [`WIDTH`] + [`ALIKE`] bytes of the run behind it, a run
+    /// of [`MIN_LINE_FEEDS`] blanks one with [`ALIKE`].
+    const STRIDE: usize = 16;
+    /// Whatever bytes a character of UTF-8 has, 1 to 4, the same ones come again after so many.
+    const WIDTH: usize = 12;
+    const ALIKE: usize = 8;
+    const { assert!(STRIDE + WIDTH + ALIKE <= MIN_RUN_CHARS && STRIDE + ALIKE <= MIN_LINE_FEEDS) };
+    // Places around `at` of which `is` is true.
+    let around = |at: usize, end: usize, is: &dyn Fn(usize) -> bool| {
+        let before = (0..at).rev().take_while(|at| is(*at)).take(MIN_RUN_CHARS).count();
+        before + (at..end).take_while(|at| is(*at)).take(MIN_RUN_CHARS).count()
+    };
+    let is_blank = |at: usize| is_of_blank(bytes[at]);
+    let comes_again = |at: usize| bytes[at] == bytes[at + WIDTH];
+    (0..bytes.len().saturating_sub(ALIKE - 1)).step_by(STRIDE).any(|at| {
+        let here = &bytes[at..at + ALIKE];
+        let again = bytes.get(at + WIDTH..at + WIDTH + ALIKE);
+        again == Some(here) && around(at, bytes.len() - WIDTH, &comes_again) + WIDTH >= MIN_RUN_CHARS
+            || here.iter().all(|byte| is_of_blank(*byte)) && around(at, bytes.len(), &is_blank) >= MIN_LINE_FEEDS
+    })
+}
+
+/// Whether a character of whitespace has this byte: of ASCII, U+0085, U+00A0, U+1680, U+2000 and those after it, U+3000.
+fn is_of_blank(byte: u8) -> bool {
+    matches!(byte, b'\t'..=b'\r' | b' ' | 0x80..=0x8a | 0x9a | 0x9f | 0xa0 | 0xa8 | 0xa9 | 0xaf | 0xc2 | 0xe1..=0xe3)
+}
+
 #[derive(Clone, Copy, Default)]
 struct Run {
     of: char,
@@ -154,97 +187,36 @@ impl Run {
     }
 }
 
-/// A suffix with a period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Period {
-    /// In elements.
-    unit: usize,
-    /// Elements covered.
-    covered: usize,
-    /// Elements after it.
-    tail: usize,
+/// What a loop covers, in tokens of a model: those split numbers into digits.
+struct Weights<'t> {
+    tokens: &'t [Token],
+    /// The sum before each token, worked out for the first period: most texts have none.
+    until: OnceCell<Vec<usize>>,
 }
 
-impl Period {
-    fn copies(self) -> usize {
-        self.covered / self.unit
-    }
-}
-
-/// The period of a suffix of `items` with enough copies that covers the most; of nearly equal ones the shortest.
-///
-/// The Z function of the reversed sequence tells for every period how far it reaches back: O(n).
-fn suffix_period<T: PartialEq + Copy>(
-    items: &[T],
-    max_tail: usize,
-    is_enough: impl Fn(&Period) -> bool,
-) -> Option<Period> {
-    let reversed: Vec<T> = items.iter().rev().copied().collect();
-    for tail in 0..=max_tail.min(items.len()) {
-        let reach = z_function(&reversed[tail..items.len().min(tail + MAX_LOOP_SEARCHED)]);
-        let mut best: Option<Period> = None;
-        for (unit, reach) in reach.iter().enumerate().take(reach.len() / MIN_COPIES + 1).skip(1) {
-            let found = Period { unit, covered: unit + reach, tail };
-            // Multiples of a period reach up to one of their own lengths further: that is no better loop.
-            let better = best.is_none_or(|best| found.covered > best.covered + unit.max(best.covered / 2));
-            if better && found.copies() >= MIN_COPIES && is_enough(&found) {
-                best = Some(found);
-            }
-        }
-        if let Some(mut best) = best {
-            let repeats = |at: &usize| reversed[*at] == reversed[*at - best.unit];
-            best.covered += (tail + best.covered..reversed.len()).take_while(repeats).count();
-            return Some(best);
-        }
-    }
-    None
-}
-
-/// What a loop covers, in tokens of a model: those split numbers into digits. `until[i]` is the sum before token `i`.
-struct Weights {
-    until: Vec<usize>,
-}
-
-impl Weights {
-    fn of(tokens: &[Token]) -> Self {
-        let mut until = Vec::with_capacity(tokens.len() + 1);
-        let mut sum = 0;
-        until.push(sum);
-        for token in tokens {
-            sum += if token.kind == Kind::Number { token.end - token.start } else { 1 };
-            until.push(sum);
-        }
-        Self { until }
+impl Weights<'_> {
+    fn until(&self) -> &[usize] {
+        let weight = |token: &Token| if token.kind == Kind::Number { token.end - token.start } else { 1 };
+        let after = || {
+            self.tokens.iter().scan(0, |sum, token| {
+                *sum += weight(token);
+                Some(*sum)
+            })
+        };
+        self.until.get_or_init(|| std::iter::once(0).chain(after()).collect())
     }
 
     fn covered(&self, period: &Period) -> usize {
-        let end = self.until.len() - 1 - period.tail;
-        self.until[end] - self.until[end - period.covered]
+        let end = self.tokens.len() - period.tail;
+        self.until()[end] - self.until()[end - period.covered]
     }
 }
 
-/// `z[i]`: length of the longest common prefix of `items` and `items[i..]`.
-fn z_function<T: PartialEq>(items: &[T]) -> Vec<usize> {
-    let n = items.len();
-    let mut z = vec![0; n];
-    let (mut left, mut right) = (0, 0);
-    for i in 1..n {
-        let mut reach = if i < right { z[i - left].min(right - i) } else { 0 };
-        while i + reach < n && items[reach] == items[i + reach] {
-            reach += 1;
-        }
-        if i + reach > right {
-            (left, right) = (i, i + reach);
-        }
-        z[i] = reach;
-    }
-    z
-}
-
-fn exact_loop(reading: &Reading<'_>, weights: &Weights) -> Option<Place> {
+fn exact_loop(reading: &Reading<'_>, weights: &Weights<'_>) -> Option<Place> {
     let tokens = reading.tokens();
     let has_reference = reading.context.has_measure();
-    let period = suffix_period(&hashes_of(tokens), MAX_TAIL_TOKENS, |period| {
+    let item = from_end(tokens, |token| token.hash);
+    let period = suffix_period(tokens.len(), item, MAX_TAIL_TOKENS, |period| {
         let covered = weights.covered(period);
         let is_much = covered >= MIN_DATA_TOKENS && period.copies() >= MIN_DATA_COPIES;
         // Columns of equal numbers are data as far as anybody knows.
@@ -264,6 +236,9 @@ fn has_words_or_marks(looped: &[Token]) -> bool {
 fn escaped_loop(reading: &Reading<'_>) -> Option<Place> {
     let tokens = reading.tokens();
     const STRIDE: usize = 32;
+    if tokens.len() < MIN_ESCAPED_TOKENS {
+        return None;
+    }
     let hashes = hashes_of(tokens);
     let mut longest: Option<Period> = None;
     let mut seen_until = 0;
@@ -271,7 +246,11 @@ fn escaped_loop(reading: &Reading<'_>) -> Option<Place> {
         if anchor < seen_until {
             continue;
         }
-        for unit in 1..=MAX_ESCAPED_UNIT.min(anchor) {
+        let units = MAX_ESCAPED_UNIT.min(anchor);
+        if !hashes[anchor - units..anchor].contains(&hashes[anchor]) {
+            continue;
+        }
+        for unit in 1..=units {
             let repeats = |at: &usize| hashes[*at] == hashes[*at - unit];
             if !repeats(&anchor) {
                 continue;
@@ -390,7 +369,8 @@ fn inner_loop(reading: &Reading<'_>) -> Option<Place> {
     let text = &text[text.ceil_char_boundary(text.len().saturating_sub(MAX_CHARS))..];
     let chars: Vec<(usize, char)> = text.char_indices().collect();
     let letters: Vec<char> = chars.iter().map(|(_, c)| *c).collect();
-    let period = suffix_period(&letters, 0, |period| period.covered >= MIN_CHARS)?;
+    let item = |at: usize| letters[letters.len() - 1 - at];
+    let period = suffix_period(letters.len(), item, 0, |period| period.covered >= MIN_CHARS)?;
     let start = token.end - text.len() + chars[chars.len() - period.covered].0;
     if reading.context.references().any(|reference| reference.contains(&read[start..token.end])) {
         return None;
@@ -403,12 +383,11 @@ fn inner_loop(reading: &Reading<'_>) -> Option<Place> {
 
 /// A sentence that comes again and again with nothing new in it but a counter, where nothing is known of what was asked. Rows,
 /// steps and log lines are shorter, or say another number as well; a prompt that has the sentence asked for it.
-fn counted_sentence(reading: &Reading<'_>, weights: &Weights) -> Option<Place> {
+fn counted_sentence(reading: &Reading<'_>, weights: &Weights<'_>) -> Option<Place> {
     const MIN_SENTENCES: usize = 10;
     const MIN_WORDS: usize = 4;
     let (read, tokens) = (reading.text, reading.tokens());
-    let masked = digit_masked(tokens);
-    let period = suffix_period(&masked, MAX_TAIL_TOKENS, |period| {
+    let period = suffix_period(tokens.len(), from_end(tokens, masked), MAX_TAIL_TOKENS, |period| {
         period.copies() >= MIN_SENTENCES && weights.covered(period) >= MIN_DATA_TOKENS
     })?;
     let looped = loop_tokens(tokens, period);
@@ -452,13 +431,12 @@ fn counts_up(read: &str, looped: &[Token], unit: usize, copies: usize) -> bool {
 }
 
 /// A loop with a counter that goes on past what was expected.
-fn counted_loop(reading: &Reading<'_>, weights: &Weights) -> Option<Place> {
+fn counted_loop(reading: &Reading<'_>, weights: &Weights<'_>) -> Option<Place> {
     if !reading.context.has_measure() {
         return counted_sentence(reading, weights);
     }
     let (read, tokens) = (reading.text, reading.tokens());
-    let masked = digit_masked(tokens);
-    let period = suffix_period(&masked, MAX_TAIL_TOKENS, |period| {
+    let period = suffix_period(tokens.len(), from_end(tokens, masked), MAX_TAIL_TOKENS, |period| {
         period.copies() >= MIN_COUNTED_COPIES && weights.covered(period) >= MIN_COVERED_TOKENS
     })?;
     let looped = loop_tokens(tokens, period);
@@ -512,7 +490,6 @@ struct Doubled {
 }
 
 fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
-    let words = tokens.iter().filter(|token| token.is_wordlike()).count();
     let mut squares = 0;
     let mut covered = 0;
     let mut kinds: Vec<u64> = Vec::new();
@@ -520,7 +497,14 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
     let (mut in_a_row, mut longest) = (0, 0);
     let mut at = 0;
     while at < tokens.len() {
-        let Some(unit) = (1..=MAX_DOUBLED_UNIT).find(|&unit| is_square(read, tokens, at, unit)) else {
+        // No unit begins where its first word does not come again: most places.
+        let near = &tokens[at + 1..tokens.len().min(at + 1 + MAX_DOUBLED_UNIT)];
+        if !tokens[at].is_wordlike() || near.iter().all(|token| token.hash != tokens[at].hash) {
+            at += 1;
+            in_a_row = 0;
+            continue;
+        }
+        let Some(unit) = (1..=MAX_DOUBLED_UNIT).find(|&unit| is_square(tokens, at, unit)) else {
             at += 1;
             in_a_row = 0;
             continue;
@@ -536,8 +520,9 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
         first.get_or_insert((at, unit));
         at += 2 * unit;
     }
-    let share = covered as f64 / words.max(1) as f64;
     let (start, unit) = first?;
+    let words = tokens.iter().filter(|token| token.is_wordlike()).count();
+    let share = covered as f64 / words.max(1) as f64;
     // Chinese doubles two characters in a word of four, but not a whole phrase.
     if tokens[start].kind == Kind::Ideograph && longest < MIN_IDEOGRAPHS_IN_A_ROW {
         return None;
@@ -553,10 +538,10 @@ fn doubled(read: &str, tokens: &[Token]) -> Option<Doubled> {
 
 /// Whether a unit of words stands twice from `at`, with nothing but blanks between its words: lists and columns repeat
 /// values across commas and lines.
-fn is_square(read: &str, tokens: &[Token], at: usize, unit: usize) -> bool {
+fn is_square(tokens: &[Token], at: usize, unit: usize) -> bool {
     let Some(both) = tokens.get(at..at + 2 * unit) else { return false };
-    (0..unit).all(|i| both[i].is_wordlike() && both[i].hash == both[i + unit].hash)
-        && both.windows(2).all(|pair| !read[pair[0].end..pair[1].start].contains('\n'))
+    (0..unit).all(|i| both[i].hash == both[i + unit].hash && both[i].is_wordlike())
+        && both[1..].iter().all(|token| !token.is_after_line)
 }
 
 #[cfg(test)]
@@ -679,16 +664,5 @@ mod tests {
         let flags = format!("[{}]", ["{\"slot\":\"empty\",\"count\":0}"; 12].join(","));
         assert_eq!(found(&flags), None);
         assert!(found_against(&output, "[{\"id\":1,\"name\":\"oak\"},{\"id\":2,\"name\":\"ash\"}]").is_some());
-    }
-
-    #[test]
-    fn the_period_is_the_shortest_of_the_longest_loop() {
-        let items = |text: &str| text.bytes().collect::<Vec<u8>>();
-        let period = |text: &str| suffix_period(&items(text), 0, |p| p.covered >= 8).map(|p| (p.unit, p.covered));
-        assert_eq!(period("xyabababab"), Some((2, 8)));
-        assert_eq!(period("aaaaaaaa"), Some((1, 8)));
-        assert_eq!(period("abcabcab"), None, "three copies are not four");
-        assert_eq!(period("abcdaabcdaabcdaabcdaabcda"), Some((5, 25)));
-        assert_eq!(z_function(b"aabaab"), [0, 1, 0, 3, 1, 0]);
     }
 }

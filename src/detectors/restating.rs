@@ -1,12 +1,12 @@
 //! Paraphrase loops: sentence after sentence that says again what was just said.
 
-use std::collections::VecDeque;
+use std::ops::Range;
 
-use crate::detectors::content::{Content, add_content};
+use crate::detectors::content::add_content;
 use crate::detectors::reading::Reading;
 use crate::detectors::repetition::Place;
 use crate::detectors::tokens::{Kind, Token};
-use crate::detectors::tongue::sentences;
+use crate::detectors::tongue::{HashKeyed, sentences};
 
 /// Sentences in a row that say nothing new.
 const MIN_SENTENCES: usize = 4;
@@ -31,17 +31,21 @@ struct Run {
 
 /// The longest run of sentences that say nothing new, where no reference has one.
 pub(super) fn restated(reading: &Reading<'_>) -> Option<Place> {
-    if reading.form().is_data() {
+    if reading.is_data() {
         return None;
     }
     let (read, tokens) = (reading.text, reading.tokens());
-    let run = longest_run(read, tokens)?;
+    // They restate one before them.
+    if reading.sentences().len() <= MIN_SENTENCES {
+        return None;
+    }
+    let run = longest_run(read, tokens, reading.sentences().iter().cloned())?;
     let (start, end) = (tokens[run.first].start, tokens[run.last].end);
     if ((end - start) as f64) < read.trim_end().len() as f64 * MIN_SHARE {
         return None;
     }
     let is_asked_for = |text: &str, tokens: &[Token]| {
-        longest_run(text, tokens).is_some_and(|asked| asked.sentences * 2 >= run.sentences)
+        longest_run(text, tokens, sentences(text, tokens)).is_some_and(|asked| asked.sentences * 2 >= run.sentences)
     };
     if reading.references().iter().any(|reference| is_asked_for(reference.text, &reference.tokens)) {
         return None;
@@ -49,27 +53,33 @@ pub(super) fn restated(reading: &Reading<'_>) -> Option<Place> {
     Some(Place::new(read, start, end, |share| format!("{} sentences in a row say nothing new, {share}", run.sentences)))
 }
 
-fn longest_run(text: &str, tokens: &[Token]) -> Option<Run> {
-    let mut window: VecDeque<Content> = VecDeque::new();
+fn longest_run(text: &str, tokens: &[Token], sentences: impl Iterator<Item = Range<usize>>) -> Option<Run> {
+    // What was said, with the number of the sentence that said it last, of those that say anything.
+    let mut said: HashKeyed<usize> = HashKeyed::default();
+    let mut number = 0;
+    let (mut content, mut facts) = (Vec::new(), Vec::new());
     let mut best: Option<Run> = None;
     let mut run: Option<Run> = None;
-    for sentence in sentences(text, tokens).take(MAX_SENTENCES) {
+    for sentence in sentences.take(MAX_SENTENCES) {
         let found = &tokens[sentence.clone()];
         if !is_sentence(text, found) {
             run = None;
             continue;
         }
-        let mut content = Content::default();
+        content.clear();
         add_content(&mut content, text, found);
+        keep_different(&mut content);
         if content.len() < MIN_WORDS {
             continue;
         }
-        let is_new = |word: &u64| !window.iter().any(|before| before.contains(word));
+        let is_new = |word: &u64| said.get(word).is_none_or(|last| last + WINDOW <= number);
         let new = content.iter().filter(|word| is_new(word)).count();
-        let facts = facts(text, found);
+        facts.clear();
+        facts.extend(facts_of(found));
         let has_new_fact = facts.iter().any(is_new);
-        content.extend(facts);
-        if new as f64 <= content.len() as f64 * MAX_NEW_SHARE && !has_new_fact && !window.is_empty() {
+        content.append(&mut facts);
+        keep_different(&mut content);
+        if new as f64 <= content.len() as f64 * MAX_NEW_SHARE && !has_new_fact && number > 0 {
             let run = run.get_or_insert(Run { first: sentence.start, last: 0, sentences: 0 });
             run.last = sentence.end - 1;
             run.sentences += 1;
@@ -79,28 +89,29 @@ fn longest_run(text: &str, tokens: &[Token]) -> Option<Run> {
         } else {
             run = None;
         }
-        window.push_back(content);
-        if window.len() > WINDOW {
-            window.pop_front();
-        }
+        number += 1;
+        said.extend(content.iter().map(|word| (*word, number)));
     }
     best.filter(|run| run.sentences >= if is_verse(text) { MIN_VERSE_LINES } else { MIN_SENTENCES })
 }
 
+fn keep_different(hashes: &mut Vec<u64>) {
+    hashes.sort_unstable();
+    hashes.dedup();
+}
+
 /// Numbers and names: a sentence with another one says something new, however like the one before it is.
-fn facts(text: &str, found: &[Token]) -> Vec<u64> {
-    let is_name = |token: &Token| token.kind == Kind::Word && token.text(text).starts_with(char::is_uppercase);
-    let names = found.iter().skip(1).filter(|token| is_name(token));
+fn facts_of(found: &[Token]) -> impl Iterator<Item = u64> {
+    let names = found.iter().skip(1).filter(|token| token.is_capital);
     let numbers = found.iter().filter(|token| token.kind == Kind::Number);
-    names.chain(numbers).map(|token| token.hash).collect()
+    names.chain(numbers).map(|token| token.hash)
 }
 
 /// Ends as a sentence does and consists of words: rows, steps and log lines do not.
 fn is_sentence(text: &str, found: &[Token]) -> bool {
     let Some(last) = found.last() else { return false };
-    let marks = found.iter().filter(|token| token.kind == Kind::Mark).count();
-    let numbers = found.iter().filter(|token| token.kind == Kind::Number).count();
-    matches!(last.text(text), "." | "!" | "?" | "。" | "！" | "？" | "；") && (marks + numbers) * 3 <= found.len()
+    let ends = matches!(last.text(text), "." | "!" | "?" | "。" | "！" | "？" | "；");
+    ends && found.iter().filter(|token| !token.is_wordlike()).count() * 3 <= found.len()
 }
 
 /// Short lines, one or two sentences each.

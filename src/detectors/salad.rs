@@ -3,10 +3,9 @@
 //! English only. What follows an article or a preposition is a noun phrase, in whatever style; a shuffled or drawn text puts
 //! another function word there a third of the time, whole prose less than one time in a hundred.
 
-use std::sync::LazyLock;
-
-use crate::detectors::tokens::{Kind, Token, tokens};
-use crate::detectors::tongue::{HashKeyed, function_word};
+use crate::detectors::tokens::{Kind, Token};
+use crate::detectors::tongue::function_word;
+use crate::detectors::words::{ADVERB, ARTICLE, CONJUNCTION, PREPOSITION, VERB};
 
 /// Impossible pairs, and their share of the words that ask for something after them.
 const MIN_ODD: usize = 3;
@@ -18,36 +17,9 @@ const MIN_CONTENT: usize = 4;
 /// Words read; what is wrong with a longer text shows in its end.
 const MAX_TOKENS: usize = 4096;
 
-const ARTICLE: u8 = 1;
-const PREPOSITION: u8 = 2;
-const CONJUNCTION: u8 = 4;
-const VERB: u8 = 8;
-const ADVERB: u8 = 16;
-
-const WORDS: [(u8, &str); 5] = [
-    (ARTICLE, "the a an my your our their its every"),
-    (PREPOSITION, "of to in on at by for with from into"),
-    (CONJUNCTION, "and or but because"),
-    (VERB, "is are was were has had have will would could can"),
-    (ADVERB, "very"),
-];
-
-static BY_WORD: LazyLock<HashKeyed<u8>> = LazyLock::new(|| {
-    let words =
-        WORDS.iter().flat_map(|(class, words)| words.split(' ').map(move |word| (tokens(word)[0].hash, *class)));
-    words.collect()
-});
-
-fn class(token: &Token) -> u8 {
-    if token.kind != Kind::Word || token.end - token.start > 7 {
-        return 0;
-    }
-    BY_WORD.get(&token.hash).copied().unwrap_or(0)
-}
-
 /// Whether the second cannot follow the first. `to have`, `in and out` and `the to-do list` are why not every pair is here.
 fn is_odd(first: &Token, second: &Token) -> bool {
-    let (before, after) = (class(first), class(second));
+    let (before, after) = (first.known.class(), second.known.class());
     match before {
         ARTICLE => after & (ARTICLE | PREPOSITION | CONJUNCTION | VERB) != 0,
         PREPOSITION => after & VERB != 0 || (after & CONJUNCTION != 0) || first.hash == second.hash,
@@ -75,13 +47,14 @@ fn judged(text: &str, tokens: &[Token], from: usize) -> Option<Salad> {
     let (mut odd, mut asking) = (0, 0);
     let is_content = |token: &&Token| token.kind == Kind::Word && function_word(token) == 0;
     // Lists of function words are about grammar.
-    if tokens[from..].iter().filter(is_content).count() < MIN_CONTENT {
+    if tokens[from..].iter().filter(is_content).take(MIN_CONTENT).count() < MIN_CONTENT {
         return None;
     }
     let mut found: Option<(usize, usize)> = None;
-    for (at, pair) in tokens.windows(2).enumerate().skip(from) {
+    let is_blank = |at: usize, next: usize| at + 1 == next && text.as_bytes()[at] == b' ';
+    for (at, pair) in (from..).zip(tokens[from..].windows(2)) {
         // Only a blank between them: marks quote, list and join words of any kind.
-        if class(&pair[0]) == 0 || &text[pair[0].end..pair[1].start] != " " {
+        if pair[0].known.class() == 0 || !is_blank(pair[0].end, pair[1].start) {
             continue;
         }
         asking += 1;
@@ -97,6 +70,7 @@ fn judged(text: &str, tokens: &[Token], from: usize) -> Option<Salad> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detectors::tokens::tokens;
 
     fn is_salad(text: &str) -> bool {
         salad(text, &tokens(text)).is_some()

@@ -290,6 +290,9 @@ fn words(reading: &Reading<'_>, measure: &Reference<'_>) -> Option<Disorder> {
 
 /// Lines that number themselves from one number to another, each once, neither up nor down.
 fn numbering(reading: &Reading<'_>) -> Option<Disorder> {
+    if !reading.bytes().has(b'\n') || !reading.bytes().has_within(b'0', b'9') {
+        return None;
+    }
     let order = numbers(reading.text)?;
     if reading.references().iter().any(|reference| numbers(reference.text).is_some()) {
         return None;

@@ -1,4 +1,9 @@
 //! How detectors read text: words, digit runs, single CJK characters, single marks. Whitespace separates.
+//!
+//! A text is read once, and a token keeps what every detector asks of it: script, capital, what is known of the word.
+
+use crate::detectors::tongue::Tongue;
+use crate::detectors::words::{Known, Table};
 
 /// What a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,16 +18,37 @@ pub(super) enum Kind {
     Mark,
 }
 
-/// A token: its place in the text and a hash of it.
+/// A token: its place in the text, a hash of it, and what it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token {
-    pub(super) kind: Kind,
     pub(super) hash: u64,
     pub(super) start: usize,
     pub(super) end: usize,
+    /// What the table says of it; nothing of what is no word.
+    pub(super) known: Known,
+    pub(super) kind: Kind,
+    /// Of the first letter, where it is a word or an ideograph of a script that is told.
+    pub(super) script: Option<Tongue>,
+    /// Whether it is a word with a capital.
+    pub(super) is_capital: bool,
+    /// Whether a line ended between it and the token before it.
+    pub(super) is_after_line: bool,
 }
 
 impl Token {
+    fn of(kind: Kind, text: &[u8], start: usize, end: usize) -> Self {
+        Self {
+            hash: hash_at(kind, text, start, end),
+            start,
+            end,
+            known: Known::default(),
+            kind,
+            script: None,
+            is_capital: false,
+            is_after_line: false,
+        }
+    }
+
     pub(super) fn text<'a>(&self, of: &'a str) -> &'a str {
         &of[self.start..self.end]
     }
@@ -33,16 +59,11 @@ impl Token {
     }
 }
 
+/// Of a character beyond ASCII; `None` for whitespace.
 fn kind_of(c: char) -> Option<Kind> {
-    if c.is_ascii() {
-        return match c {
-            'a'..='z' | 'A'..='Z' => Some(Kind::Word),
-            '0'..='9' => Some(Kind::Number),
-            _ if c.is_ascii_whitespace() => None,
-            _ => Some(Kind::Mark),
-        };
-    }
     match c {
+        // Most of what is not ASCII.
+        '\u{4e00}'..='\u{9fff}' => Some(Kind::Ideograph),
         _ if c.is_whitespace() => None,
         // Kana, Han with its extensions and compatibility forms; Hangul separates words.
         '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}' => {
@@ -57,34 +78,152 @@ fn kind_of(c: char) -> Option<Kind> {
     }
 }
 
+/// What a byte begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lead {
+    Blank,
+    Letter,
+    Digit,
+    Mark,
+    /// A character of several bytes.
+    Wide,
+}
+
+static LEADS: [Lead; 256] = {
+    let mut leads = [Lead::Wide; 256];
+    let mut byte = 0_u8;
+    while byte < 0x80 {
+        leads[byte as usize] = match byte {
+            b'a'..=b'z' | b'A'..=b'Z' => Lead::Letter,
+            b'0'..=b'9' => Lead::Digit,
+            _ if byte.is_ascii_whitespace() => Lead::Blank,
+            _ => Lead::Mark,
+        };
+        byte += 1;
+    }
+    leads
+};
+
 /// Splits a text. Linear.
 pub(super) fn tokens(text: &str) -> Vec<Token> {
-    let mut tokens: Vec<Token> = Vec::with_capacity(text.len() / 5);
-    for (start, c) in text.char_indices() {
-        let Some(kind) = kind_of(c) else { continue };
-        let end = start + c.len_utf8();
-        if matches!(kind, Kind::Word | Kind::Number)
-            && let Some(last) = tokens.last_mut()
-            && last.kind == kind
-            && last.end == start
-        {
-            last.end = end;
-            last.hash = mix(last.hash, c);
-            continue;
-        }
-        tokens.push(Token { kind, hash: mix(kind as u64, c), start, end });
+    let bytes = text.as_bytes();
+    let table = Table::get();
+    // Prose has a token in five bytes, Chinese one in three, data one in two to three.
+    let mut tokens: Vec<Token> = Vec::with_capacity(text.len() / 3 + 8);
+    let (mut start, mut is_after_line) = (0, false);
+    while let Some(&byte) = bytes.get(start) {
+        let lead = LEADS[usize::from(byte)];
+        let mut token = match lead {
+            Lead::Blank => {
+                is_after_line |= byte == b'\n';
+                start += 1;
+                continue;
+            }
+            Lead::Mark => Token::of(Kind::Mark, bytes, start, start + 1),
+            Lead::Digit => Token::of(Kind::Number, bytes, start, end_of_run(text, start + 1, Kind::Number)),
+            Lead::Letter => {
+                let end = end_of_run(text, start + 1, Kind::Word);
+                let token = Token::of(Kind::Word, bytes, start, end);
+                let known = table.known(token.hash, end - start);
+                Token { known, script: Some(Tongue::ENGLISH), is_capital: byte.is_ascii_uppercase(), ..token }
+            }
+            Lead::Wide => match wide(text, start, table) {
+                Ok(token) => token,
+                Err(end) => {
+                    start = end;
+                    continue;
+                }
+            },
+        };
+        token.is_after_line = std::mem::take(&mut is_after_line);
+        start = token.end;
+        tokens.push(token);
     }
     tokens
 }
 
-/// One step of FNV-1a over characters, spread by a multiplication with a 64-bit odd constant.
-fn mix(hash: u64, c: char) -> u64 {
-    (hash ^ u64::from(c)).wrapping_mul(0x0100_0000_01b3).rotate_left(23) ^ 0x9e37_79b9_7f4a_7c15
+/// The token that begins with a character beyond ASCII, or where the whitespace ends that is there.
+fn wide(text: &str, start: usize, table: &Table) -> Result<Token, usize> {
+    let c = char_at(text, start);
+    let end = start + c.len_utf8();
+    let kind = kind_of(c).ok_or(end)?;
+    let end = if matches!(kind, Kind::Word | Kind::Number) { end_of_run(text, end, kind) } else { end };
+    let token = Token::of(kind, text.as_bytes(), start, end);
+    Ok(match kind {
+        Kind::Word => Token {
+            known: table.known(token.hash, end - start),
+            script: Tongue::of_letter(c),
+            is_capital: c.is_uppercase(),
+            ..token
+        },
+        Kind::Ideograph => Token { script: Tongue::of_letter(c), ..token },
+        Kind::Number | Kind::Mark => token,
+    })
+}
+
+fn char_at(text: &str, at: usize) -> char {
+    text[at..].chars().next().expect("a character begins there")
+}
+
+/// Where a word or number that goes on at `at` ends.
+fn end_of_run(text: &str, mut at: usize, kind: Kind) -> usize {
+    let bytes = text.as_bytes();
+    let going_on = if kind == Kind::Word { Lead::Letter } else { Lead::Digit };
+    loop {
+        at += bytes[at..].iter().take_while(|byte| LEADS[usize::from(**byte)] == going_on).count();
+        if bytes.get(at).is_none_or(u8::is_ascii) {
+            break;
+        }
+        let c = char_at(text, at);
+        if kind_of(c) != Some(kind) {
+            break;
+        }
+        at += c.len_utf8();
+    }
+    at
+}
+
+/// Of the bytes, eight at a time, and their number; short tokens of one kind have different hashes.
+fn hash_of(kind: Kind, bytes: &[u8]) -> u64 {
+    let word = |eight: &[u8]| eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    bytes.chunks(8).fold(seed(kind, bytes.len()), |hash, eight| mix(hash, word(eight)))
+}
+
+/// The same of a token in a text.
+fn hash_at(kind: Kind, text: &[u8], start: usize, end: usize) -> u64 {
+    // Most tokens are short and have eight bytes before the end of the text: one load, and the rest of it masked.
+    let length = end - start;
+    match text[start..].first_chunk::<8>() {
+        Some(eight) if length <= 8 => {
+            mix(seed(kind, length), u64::from_le_bytes(*eight) & u64::MAX >> (u64::BITS - 8 * length as u32))
+        }
+        _ => hash_of(kind, &text[start..end]),
+    }
+}
+
+fn seed(kind: Kind, bytes: usize) -> u64 {
+    (kind as u64 + 1) << 56 ^ bytes as u64
+}
+
+/// Of a word by itself.
+pub(super) fn word_hash(word: &str) -> u64 {
+    hash_of(Kind::Word, word.as_bytes())
+}
+
+/// A multiplication with a 64-bit odd constant spreads upwards, the shift brings it down again.
+pub(super) fn mix(hash: u64, word: u64) -> u64 {
+    let spread = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    spread ^ spread >> 32
 }
 
 /// Hashes with every number alike.
 pub(super) fn digit_masked(tokens: &[Token]) -> Vec<u64> {
-    tokens.iter().map(|token| if token.kind == Kind::Number { 0 } else { token.hash | 1 }).collect()
+    tokens.iter().map(masked).collect()
+}
+
+/// The hash of a token, with every number alike.
+pub(super) fn masked(token: &Token) -> u64 {
+    if token.kind == Kind::Number { 0 } else { token.hash | 1 }
 }
 
 #[cfg(test)]

@@ -3,11 +3,10 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::LazyLock;
 
 use whatlang::Lang;
 
-use crate::detectors::tokens::{Kind, Token, tokens};
+use crate::detectors::tokens::{Kind, Token};
 
 /// A language, or a script where only that can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +24,8 @@ pub(super) enum Tongue {
 }
 
 impl Tongue {
+    pub(super) const ENGLISH: Self = Self::Latin(Lang::Eng);
+
     /// Of an ISO 639-1 code, with or without a region.
     pub(super) fn of_code(code: &str) -> Option<Self> {
         let language = code.split(['-', '_']).next().unwrap_or_default().to_ascii_lowercase();
@@ -90,32 +91,6 @@ impl Tongue {
 /// Languages whose function words are known, in the order of [`Counts::hits`].
 const KNOWN: [Lang; 7] = [Lang::Eng, Lang::Fra, Lang::Spa, Lang::Deu, Lang::Ita, Lang::Por, Lang::Nld];
 
-/// The commonest words of each; a word of several counts for each of them.
-const FUNCTION_WORDS: [&str; 7] = [
-    "the of and to in is was are were that it its for with on at by from as this these those which who what when where \
-     have has had not but or an be been being their there they he she his her him we our you your will would could \
-     should can may than then so because about into after before under over between through while also each other some \
-     any all no only one two both very if how why do does did up out my me us them i a such more most just here",
-    "le la les un une des du de et est sont était étaient dans pour par sur avec sans que qui quoi dont où ne pas plus \
-     ce cette ces cet il elle ils elles nous vous je tu mais ou donc car au aux en se sa son ses leur leurs été avoir \
-     être fait a ont avait comme aussi très bien tout tous toute après avant chez entre jusqu lorsque puis qu",
-    "el la los las un una unos unas de del y es son era eran fue fueron en por para con sin que quien cual donde \
-     cuando no más muy este esta estos estas ese esa eso su sus se lo le les al como pero porque desde hasta entre sobre \
-     también ya yo tú él ella nosotros ellos ha han había hay ser estar está están mi me nos todo todos cada",
-    "der die das den dem des ein eine einen einem einer eines und oder aber ist sind war waren wird werden wurde wurden \
-     nicht kein keine mit von vom zu zum zur im in auf aus bei nach für über unter durch gegen ohne um an am als wie wenn \
-     weil dass ob er sie es wir ihr ich du sich auch noch nur schon sehr so hat haben hatte kann können muss man mehr",
-    "il lo la i gli le un uno una di del della dello dei degli delle ma è sono era erano in nel nella nei nelle per \
-     con su sul sulla da dal dalla che chi cui non più come quando dove anche se questo questa questi quello quella si \
-     ha hanno aveva essere stato stata ci ne ogni tutti tutto molto dopo prima tra fra al alla ai alle",
-    "a os as um uma uns umas de do da dos das ou mas é são era eram foi foram em no na nos nas por pelo pela para \
-     com sem que quem qual onde quando não mais muito este esta isto esse essa isso seu sua seus suas se lhe ao aos à às \
-     como também já eu ele ela nós eles está estão tem têm havia ser até entre sobre depois",
-    "de het een en of maar is zijn was waren wordt worden werd werden niet geen met van voor naar op aan in uit bij door \
-     over onder om te tot als dan toen dat die dit deze wie wat waar hij zij ze wij we ik jij je u er ook nog al zeer \
-     heeft hebben had kan kunnen moet veel meer hun haar onze mijn",
-];
-
 /// Hashes of tokens are spread already.
 #[derive(Default)]
 pub(super) struct Spread(u64);
@@ -139,35 +114,9 @@ impl Hasher for Spread {
 /// A map keyed by hashes of tokens.
 pub(super) type HashKeyed<V> = HashMap<u64, V, BuildHasherDefault<Spread>>;
 
-/// Hash of a function word, small or with a capital → bit set of its languages, and above that a number for the word.
-static BY_WORD: LazyLock<HashKeyed<u32>> = LazyLock::new(|| {
-    let mut map = HashKeyed::default();
-    let mut number = 0_u32;
-    for (language, words) in FUNCTION_WORDS.iter().enumerate() {
-        for word in words.split_whitespace() {
-            let mut letters = word.chars();
-            let capital: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
-            number += 1;
-            for form in [word, &capital] {
-                *map.entry(tokens(form)[0].hash).or_insert(number << 8) |= 1 << language;
-            }
-        }
-    }
-    map
-});
-
 /// The languages that a token is a function word of, as bits in the order of [`KNOWN`].
 pub(super) fn function_word(token: &Token) -> u8 {
-    numbered_function_word(token).0
-}
-
-/// The same with the number of the word, whatever its first letter; 0 for none.
-fn numbered_function_word(token: &Token) -> (u8, u32) {
-    // None of them is longer.
-    if token.kind != Kind::Word || token.end - token.start > 12 {
-        return (0, 0);
-    }
-    BY_WORD.get(&token.hash).map_or((0, 0), |found| (*found as u8, found >> 8))
+    token.known.languages()
 }
 
 /// The bit of a language in [`function_word`], 0 where its words are not known.
@@ -201,22 +150,21 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub(super) fn of(text: &str, tokens: &[Token]) -> Self {
+    pub(super) fn of(tokens: &[Token]) -> Self {
         let mut counts = Self::default();
         for token in tokens {
-            counts.add(text, token);
+            counts.add(token);
         }
         counts
     }
 
-    pub(super) fn add(&mut self, text: &str, token: &Token) {
+    fn add(&mut self, token: &Token) {
         if !token.is_wordlike() {
             self.rest += 1;
             return;
         }
-        let Some(first) = token.text(text).chars().next() else { return };
-        match Tongue::of_letter(first) {
-            Some(Tongue::Latin(_)) => self.add_latin(token, first),
+        match token.script {
+            Some(Tongue::Latin(_)) => self.add_latin(token),
             Some(Tongue::Chinese) => self.han += 1,
             Some(Tongue::Japanese) => self.kana += 1,
             Some(other) => match self.others.iter_mut().find(|(tongue, _)| *tongue == other) {
@@ -227,20 +175,18 @@ impl Counts {
         }
     }
 
-    fn add_latin(&mut self, token: &Token, first: char) {
+    fn add_latin(&mut self, token: &Token) {
         self.latin += 1;
-        let (languages, number) = numbered_function_word(token);
-        let is_small = !first.is_uppercase();
-        self.small += usize::from(is_small);
-        self.small_content += usize::from(is_small && languages == 0);
+        let (mut languages, number) = (token.known.languages(), token.known.number());
+        self.small += usize::from(!token.is_capital);
+        self.small_content += usize::from(!token.is_capital && languages == 0);
         let is_again = std::mem::replace(&mut self.previous, number) == number;
-        if languages == 0 {
-            return;
-        }
-        for (language, hits) in self.hits.iter_mut().enumerate().filter(|(at, _)| languages >> at & 1 == 1) {
+        while languages != 0 {
+            let language = languages.trailing_zeros() as usize;
+            languages &= languages - 1;
             let last = std::mem::replace(&mut self.last_hits[language], number);
             if !is_again {
-                *hits += 1;
+                self.hits[language] += 1;
                 self.varied |= u8::from(last != 0 && last != number) << language;
             }
         }
@@ -314,7 +260,7 @@ pub(super) fn tongue_of(text: &str, tokens: &[Token]) -> Option<Tongue> {
     // A part of a long text says it as well as the whole.
     let tokens = &tokens[..tokens.len().min(4096)];
     let end = tokens.last()?.end;
-    Counts::of(text, tokens).tongue(&text[tokens[0].start..end])
+    Counts::of(tokens).tongue(&text[tokens[0].start..end])
 }
 
 /// Sentences as ranges of tokens: cut after sentence marks and at line ends.
@@ -325,12 +271,11 @@ pub(super) fn sentences<'t>(text: &'t str, tokens: &'t [Token]) -> impl Iterator
             return None;
         }
         let begin = start;
-        for at in begin..tokens.len() {
-            let Some(next) = tokens.get(at + 1) else { break };
-            let gap = &text.as_bytes()[tokens[at].end..next.start];
-            let ends = gap.contains(&b'\n') || ends_sentence(text, &tokens[at], !gap.is_empty());
-            if ends {
-                start = at + 1;
+        for (at, pair) in tokens[begin..].windows(2).enumerate() {
+            let [token, next] = pair else { break };
+            let ends = token.kind == Kind::Mark && ends_sentence(text, token, token.end < next.start);
+            if next.is_after_line || ends {
+                start = begin + at + 1;
                 return Some(begin..start);
             }
         }
@@ -339,20 +284,19 @@ pub(super) fn sentences<'t>(text: &'t str, tokens: &'t [Token]) -> impl Iterator
     })
 }
 
-/// A full stop inside a number or a name is none.
+/// Whether a mark does. A full stop inside a number or a name is none.
 fn ends_sentence(text: &str, token: &Token, before_blank: bool) -> bool {
-    if token.kind != Kind::Mark {
-        return false;
-    }
-    match token.text(text) {
-        "." | "!" | "?" => before_blank,
-        mark => matches!(mark, "。" | "！" | "？" | "；" | "…" | "।"),
+    match text.as_bytes()[token.start] {
+        b'.' | b'!' | b'?' => before_blank,
+        byte if byte.is_ascii() => false,
+        _ => matches!(token.text(text), "。" | "！" | "？" | "；" | "…" | "।"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detectors::tokens::tokens;
 
     fn told(text: &str) -> Option<&'static str> {
         tongue_of(text, &tokens(text)).map(Tongue::name)

@@ -46,7 +46,7 @@ pub(super) fn detect(reading: &Reading<'_>) -> Option<Finding> {
     }
     let mut held = reading.measures().iter().map(|measure| against_reference(reading, text, measure));
     let by_reference = held.next().flatten().filter(|_| held.all(|found| found.is_some()));
-    by_reference.or_else(|| left_open(context, text)).or_else(|| in_mid_sentence(context, text))
+    by_reference.or_else(|| left_open(reading, text)).or_else(|| in_mid_sentence(context, text))
 }
 
 fn finding(severity: f64, start: usize, end: usize, evidence: String) -> Finding {
@@ -149,7 +149,12 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Something opened and not closed, which the reference closes.
-fn left_open(context: &Context<'_>, text: &str) -> Option<Finding> {
+fn left_open(reading: &Reading<'_>, text: &str) -> Option<Finding> {
+    // Most texts open nothing.
+    if reading.from == 0 && !reading.bytes().has_any(&OPENERS) {
+        return None;
+    }
+    let context = reading.context;
     let from = text.ceil_char_boundary(text.len().saturating_sub(MAX_READ_BYTES));
     // A part of a text may begin inside a string or fence: then only its end can be judged, as prose is.
     let open = if from == 0 { first_open(text)? } else { return None };
@@ -216,6 +221,9 @@ fn open_row(text: &str) -> Option<Open> {
 }
 
 fn open_fence(text: &str) -> Option<Open> {
+    if !text.contains("```") {
+        return None;
+    }
     let mut open = None;
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -244,18 +252,40 @@ const PAIRS: [(char, char, &str); 11] = [
     ('«', '»', "«"),
 ];
 
+/// Bytes with which the marks begin that can be left open: those of [`PAIRS`], a straight quotation mark, a fence.
+const OPENERS: [u8; 9] = [b'(', b'[', b'{', b'"', b'`', 0xc2, 0xe2, 0xe3, 0xef];
+
+/// Bytes that [`open_in_prose`] has to look at: the first ones of marks.
+static MARKS: [bool; 256] = {
+    let mut marks = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let lead = byte as u8;
+        let is_mark = lead.is_ascii() && !lead.is_ascii_alphanumeric() && lead != b' ';
+        marks[byte] = is_mark || matches!(lead, 0xc2 | 0xe2 | 0xe3 | 0xef);
+        byte += 1;
+    }
+    marks
+};
+
 /// The last bracket or quotation mark left open within the last paragraph. Closing marks without an opening one are list
 /// markers; an interval closes with either kind; faces are no brackets.
 fn open_in_prose(text: &str) -> Option<Open> {
-    let from = text.rfind("\n\n").map_or(0, |at| at + 2);
+    let from = last_paragraph(text);
     let mut open: Vec<Open> = Vec::new();
     let mut straight_quote = None;
-    let mut before = ' ';
-    for (at, c) in text[from..].char_indices().map(|(at, c)| (from + at, c)) {
-        if c.is_ascii_alphanumeric() || c == ' ' {
-            before = c;
+    let bytes = text.as_bytes();
+    let mut next = from;
+    while next < bytes.len() {
+        let at = next;
+        if !MARKS[usize::from(bytes[at])] {
+            next += 1;
             continue;
         }
+        let c = text[at..].chars().next().expect("marks are first bytes");
+        next += c.len_utf8();
+        // A byte inside a character is none of the marks and digits asked about.
+        let before = if at > from { char::from(bytes[at - 1]) } else { ' ' };
         let is_face = c == '(' && matches!(before, ':' | ';' | '-');
         if let Some((_, _, what)) = PAIRS.iter().find(|(opener, _, _)| *opener == c && !is_face) {
             if open.len() < MAX_OPEN {
@@ -274,11 +304,22 @@ fn open_in_prose(text: &str) -> Option<Open> {
         } else if c == '"' && straight_quote.is_some() {
             straight_quote = None;
         }
-        before = c;
     }
     // A straight mark may stand for inches or be a slip; it counts only where the text does not end like a sentence.
     let quote = straight_quote.filter(|_| !ends_sentence(text)).map(|at| Open { what: "\"", at });
     open.pop().or(quote)
+}
+
+/// Where the last paragraph begins.
+fn last_paragraph(text: &str) -> usize {
+    let mut end = text.len();
+    while let Some(at) = text[..end].rfind('\n') {
+        if text[..at].ends_with('\n') {
+            return at + 1;
+        }
+        end = at;
+    }
+    0
 }
 
 fn ends_sentence(text: &str) -> bool {
@@ -298,8 +339,8 @@ fn in_mid_sentence(context: &Context<'_>, text: &str) -> Option<Finding> {
         return None;
     }
     // Lists of function words are about grammar.
-    let content = tokens(text).iter().filter(|token| token.is_wordlike() && function_word(token) == 0).take(3).count();
-    if is_joint && content < 3 {
+    let is_content = |token: &&Token| token.is_wordlike() && function_word(token) == 0;
+    if is_joint && tokens(text).iter().filter(is_content).take(3).count() < 3 {
         return None;
     }
     // All of it is there: in another order, which is another fault.
@@ -312,14 +353,17 @@ fn in_mid_sentence(context: &Context<'_>, text: &str) -> Option<Finding> {
     }
     let from = text.rfind('\n').map_or(0, |at| at + 1);
     let line = &text[text.ceil_char_boundary(from.max(text.len().saturating_sub(MAX_READ_BYTES)))..];
-    if !is_prose(line, if is_joint { MIN_JOINT_WORDS } else { MIN_PROSE_WORDS }) || ends_sentence(line) {
+    if ends_sentence(line) {
         return None;
     }
     let stops_on_comma = line.ends_with([',', '，', '、', '-', '–', '—']);
     let stops_on_word = line.ends_with(char::is_alphanumeric);
-    let earlier = text.matches(['.', '!', '?', '。', '！', '？']).take(2).count();
-    let proven = context.hit_limit() || earlier >= 2 || stops_on_joint(line);
-    if !(stops_on_comma || (stops_on_word && proven)) {
+    let earlier = || text.matches(['.', '!', '?', '。', '！', '？']).take(2).count();
+    let is_proven = || context.hit_limit() || stops_on_joint(line) || earlier() >= 2;
+    if !(stops_on_comma || (stops_on_word && is_proven())) {
+        return None;
+    }
+    if !is_prose(line, if is_joint { MIN_JOINT_WORDS } else { MIN_PROSE_WORDS }) {
         return None;
     }
     let sentence = line.rfind(['.', '!', '?', '。', '！', '？']).map_or(0, |at| line.ceil_char_boundary(at + 1));
@@ -332,12 +376,15 @@ fn in_mid_sentence(context: &Context<'_>, text: &str) -> Option<Finding> {
 fn stops_on_joint(line: &str) -> bool {
     const JOINTS: &str = " the a an of and or to with in for by from that which is was were are his her their its at on as than \
         but because into about le la les des du et der die das und mit el los de y que ";
+    const MAX_JOINT_BYTES: usize = 7;
     // Names and titles end so, a sentence does not.
     if line.trim_end().ends_with(char::is_uppercase) {
         return false;
     }
     let last = line.split_whitespace().next_back().unwrap_or_default();
-    JOINTS.contains(&format!(" {last} ")) || line.ends_with(['的', '和', '在', '是', '把', '与', '对', '为'])
+    // A word of these is short.
+    let is_joint = last.len() <= MAX_JOINT_BYTES && JOINTS.contains(&format!(" {last} "));
+    is_joint || line.ends_with(['的', '和', '在', '是', '把', '与', '对', '为'])
 }
 
 /// Not a list item, table row, heading, quotation or line of code.

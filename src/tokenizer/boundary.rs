@@ -15,21 +15,26 @@
 //! 3. *CJK sentence mark, then CJK character*, GPT-2 family only: runs of letters and runs of punctuation are separate
 //!    alternatives and contractions start with an ASCII apostrophe. (In the Llama 3 family one mark may lead a word.)
 //!
-//! Cutting off single digits first, as SmolLM2 does, only adds cuts. NFC composes nothing across such a boundary, because
-//! neither white space nor a CJK character is the second half of any composition. Special tokens are cut out before
+//! 4. *Before and after an ASCII digit*, where a first stage of its own cuts off single digits, as SmolLM2's does: what lies
+//!    between two digits is cut by itself, as if it stood alone.
+//!
+//! Cutting off single digits first only adds cuts to the others. NFC composes nothing across such a boundary, because
+//! neither white space nor a digit nor a CJK character is the second half of any composition, nor a digit the first. Special tokens are cut out before
 //! everything else; they respect such a boundary unless one of them contains it or strips white space around itself, which
 //! is checked. Any other component (a prefix space, dropout, an unknown expression) means that nothing is claimed.
 
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
 
-use crate::tokenizer::pre_tokenizer::{Family, family_of_regex};
+use crate::tokenizer::pre_tokenizer::{Family, SINGLE_DIGITS, family_of_regex};
 
 /// Which boundaries are proven for one tokenizer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Boundaries {
     /// `None`: nothing is claimed.
     family: Option<Family>,
+    /// Whether a first stage cuts off single digits.
+    single_digits: bool,
 }
 
 impl Boundaries {
@@ -37,8 +42,17 @@ impl Boundaries {
     pub(crate) fn of(tokenizer: &tokenizers::Tokenizer) -> Self {
         let holds =
             model_is_plain_bpe(tokenizer) && normalizer_keeps_boundaries(tokenizer) && special_tokens_fit(tokenizer);
-        let family = if holds { serde_json::to_value(tokenizer.get_pre_tokenizer()).ok() } else { None };
-        Self { family: family.as_ref().and_then(family_of_pre_tokenizer) }
+        let stage = if holds { serde_json::to_value(tokenizer.get_pre_tokenizer()).ok() } else { None };
+        let claims = stage.as_ref().map(Self::of_pre_tokenizer).unwrap_or_default();
+        let is_digit = |c: char| c.is_ascii_digit();
+        let has_digit = tokenizer.get_added_tokens_decoder().values().any(|token| token.content.contains(is_digit));
+        Self { single_digits: claims.single_digits && !has_digit, ..claims }
+    }
+
+    fn of_pre_tokenizer(stage: &Value) -> Self {
+        let family = family_of_pre_tokenizer(stage);
+        let first = stage["pretokenizers"].as_array().and_then(|stages| stages.first());
+        Self { family, single_digits: family.is_some() && first.is_some_and(cuts_single_digits) }
     }
 
     /// Whether counts add up between a text that ends in `last` and one that begins with `first`.
@@ -47,6 +61,7 @@ impl Boundaries {
         is_space_boundary(last, first) && (family == Family::Gpt2 || !is_line_break(first) || is_plain_letter(last))
             || is_plain_letter(last) && is_cjk_sentence_mark(first)
             || family == Family::Gpt2 && is_cjk_sentence_boundary(last, first)
+            || self.single_digits && (last.is_ascii_digit() || first.is_ascii_digit())
     }
 
     /// Cuts `text` at every proven boundary; the pieces may be counted one by one.
@@ -169,6 +184,17 @@ fn family_of_split(split: &Value) -> Option<Family> {
     }
 }
 
+fn cuts_single_digits(stage: &Value) -> bool {
+    match stage["type"].as_str() {
+        Some("Digits") => stage["individual_digits"] == true,
+        Some("Split") => {
+            let is_isolated = stage["behavior"] == "Isolated" && stage["invert"] == false;
+            is_isolated && stage["pattern"]["Regex"].as_str() == Some(SINGLE_DIGITS)
+        }
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::LazyLock;
@@ -192,8 +218,8 @@ mod tests {
     static CLAIMS: LazyLock<Vec<(Sequence, Boundaries)>> = LazyLock::new(|| {
         let claim = |entry| {
             let splitter = splitter(entry).unwrap();
-            let family = family_of_pre_tokenizer(&serde_json::to_value(&splitter).unwrap());
-            (splitter, Boundaries { family })
+            let boundaries = Boundaries::of_pre_tokenizer(&serde_json::to_value(&splitter).unwrap());
+            (splitter, boundaries)
         };
         PRE_TOKENIZERS.iter().map(claim).collect()
     });
@@ -237,11 +263,13 @@ mod tests {
 
     #[test]
     fn pieces_are_cut_where_the_family_allows_it_and_nowhere_else() {
-        let pieces = |family, text| Boundaries { family }.pieces(text).collect::<Vec<_>>();
+        let pieces = |family, text| Boundaries { family, single_digits: false }.pieces(text).collect::<Vec<_>>();
         let text = "One.\nTwo 3\n\n 四。五";
         assert_eq!(pieces(Some(Family::Gpt2), text), ["One.", "\nTwo", " 3", "\n\n 四", "。", "五"]);
         assert_eq!(pieces(Some(Family::Llama3), text), ["One.\nTwo", " 3", "\n\n 四", "。五"]);
         assert_eq!(pieces(None, text), [text]);
         assert_eq!(pieces(Some(Family::Gpt2), ""), Vec::<&str>::new());
+        let single = Boundaries { family: Some(Family::Gpt2), single_digits: true };
+        assert_eq!(single.pieces("k: 4f07-x٣").collect::<Vec<_>>(), ["k:", " ", "4", "f", "0", "7", "-x٣"]);
     }
 }

@@ -36,6 +36,7 @@ pub use words::WordTokenizer;
 /// | `value` + `\nkey` (letter or digit, then a newline) | yes | yes | no | yes |
 /// | `value.` + `\nkey` (punctuation, then a newline) | yes | **no** | no | yes |
 /// | `值` + `。键` (letter or digit, then a CJK sentence mark) | yes | yes | no | yes |
+/// | `4` + `8`, `x` + `4` (before and after a digit) | SmolLM2 | no | no | no |
 /// | `line\n` + `key` (left ends in white space) | no | no | no | no |
 /// | `pain` + `ter` | no | no | no | no |
 ///

@@ -33,7 +33,8 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 /// Qwen 2's tokenizer.json: as Llama 3 with single digits.
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const SINGLE_DIGITS: &str = r"\p{N}";
+/// SmolLM2's first stage.
+pub(crate) const SINGLE_DIGITS: &str = r"\p{N}";
 /// What llama.cpp applies to files whose converter did not know the model: punctuation apart, digits by three.
 const LLAMA_CPP_DEFAULT: [&str; 4] = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"];
 

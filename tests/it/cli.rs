@@ -7,6 +7,7 @@ mod action;
 mod baseline;
 mod bench;
 mod confirm;
+mod detect;
 mod dump;
 mod engine_options;
 mod github;

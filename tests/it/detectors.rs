@@ -18,6 +18,8 @@ use damage::{FAULTS, STRENGTHS, Whole};
 
 #[path = "detectors/damage.rs"]
 mod damage;
+#[path = "detectors/same.rs"]
+mod same;
 
 const OUTPUTS: &str = include_str!("../fixtures/outputs.jsonl");
 

@@ -166,6 +166,18 @@ fn items_are_the_same_bytes_for_ever() {
 }
 
 #[test]
+fn a_long_document_of_lookalikes_is_the_same_bytes_for_ever() {
+    for (language, expected) in [("en", "31d46ecf3c689eb5"), ("zh", "27f1628768b6f66d")] {
+        let text = format!(
+            "schema_version = 1\nname = \"long\"\ndescription = \"\"\nlanguage = \"{language}\"\n\
+             [[bins]]\ncontext = \"128K\"\nsamples = 1\n[[tasks]]\nkind = \"lookalike\"\n"
+        );
+        let items = items(&Suite::parse(&text, "long").unwrap(), &*SMOLLM2);
+        assert_eq!(&hash_name(&[&serde_json::to_string(&items).unwrap()]).to_hex()[..16], expected, "{language}");
+    }
+}
+
+#[test]
 fn another_seed_gives_other_items_and_more_samples_keep_the_first() {
     let suite = Suite::builtin("smoke").unwrap();
     let ids = |suite: &Suite| -> HashSet<String> {

@@ -21,7 +21,7 @@ from vocabulary import ANSWER, BOS, END, PAD, PRETOKEN
 FACTS = [
     re.compile(r"for the ([a-z][a-z -]*?) is \d+\."),
     re.compile(r"of the ([a-z-]+ list) is \d+\."),
-    re.compile(r"the ([a-z-]+ (?:register|shipment|plan))\b[^.]*\."),
+    re.compile(r"[Tt]he ([a-z-]+ (?:register|shipment|plan))\b[^.]*\."),
     re.compile(r"Here begins the ([a-z-]+ passage):.*?Here ends the \1\.", re.S),
     re.compile(r"^([a-z]+): \d+$", re.M),
 ]
@@ -93,20 +93,20 @@ def document(group: list[dict], encode: Encoder) -> Document:
     return Document([encode.bos] + ids, facts, turns)
 
 
-def load(kvgauge: str, tokenizer: Path, length: int, documents: int, seed: int) -> tuple[list[Document], list[str]]:
-    """About `documents` documents for sequences of `length` tokens in the shares of the recipes, shuffled, and their recipes."""
+def load(kvgauge: str, tokenizer: Path, length: int, documents: int, seed: int) -> list[Document]:
+    """About `documents` documents for sequences of `length` tokens in the shares of the recipes, shuffled."""
     encode = Encoder(Tokenizer.from_file(str(tokenizer / "tokenizer.json")))
     recipes = suites.recipes(length)
     total = sum(recipe["weight"] for recipe in recipes)
-    found: list[tuple[Document, str]] = []
+    found: list[Document] = []
     for recipe in recipes:
         wanted = max(1, int(documents * recipe["weight"] / total))
         for group in suites.dump(kvgauge, recipe, wanted, seed, tokenizer):
             made = document(group, encode)
             if len(made.ids) + len(made.turns[0].question) + len(made.turns[0].answer) <= length:
-                found.append((made, recipe["name"]))
+                found.append(made)
     random.Random(seed).shuffle(found)
-    return [made for made, _ in found], [name for _, name in found]
+    return found
 
 
 @dataclass
@@ -137,9 +137,15 @@ def pack(made: Document, length: int, pad: int, draw: random.Random) -> Row:
 
 
 def batches(source: Callable[[], list[Document]], length: int, rows: int, pad: int, seed: int) -> Iterator[list[Row]]:
-    """Batches without end; after the last document it asks `source` for fresh ones."""
+    """Batches without end; after the last document it asks `source` for fresh ones.
+
+    The first rows are the distractors of all: where there is one, the first is nothing but look-alike lines.
+    """
     draw = random.Random(seed)
     while True:
         documents = source()
         for start in range(0, len(documents) - rows + 1, rows):
-            yield [pack(made, length, pad, draw) for made in documents[start : start + rows]]
+            some = documents[start : start + rows]
+            lines = next((i for i, made in enumerate(some) if made.turns[0].task == "lookalike"), 0)
+            some[0], some[lines] = some[lines], some[0]
+            yield [pack(made, length, pad, draw) for made in some]

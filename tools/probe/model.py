@@ -109,20 +109,17 @@ class Block(nn.Module):
 
     def full(self, q: Tensor, k: Tensor, v: Tensor, context: "Context") -> Tensor:
         """Attention to everything before, and to the documents of the first `distractors` rows with their log-weights."""
-        groups = self.config.num_key_value_heads
+        groups, others = self.config.num_key_value_heads, context.distractors
         batch, length, heads, size = q.shape
-        per, others = heads // groups, context.distractors
-        q = q.view(batch, length, groups, per, size).permute(0, 2, 3, 1, 4).reshape(batch, groups, per * length, size)
-        k, v = k.permute(0, 2, 1, 3), v.permute(0, 2, 1, 3)
-        scores = (q @ k.transpose(-1, -2)).view(batch, groups, per, length, length)
-        scores = scores + context.causal_mask + context.own_bias[:, None, None, None]
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        bias = context.causal_mask + context.own_bias[:, None, None]
         if others:
-            flat = lambda t: t[:others].permute(1, 0, 2, 3).reshape(1, groups, others * length, size).expand(batch, -1, -1, -1)
-            more = (q @ flat(k).transpose(-1, -2)).view(batch, groups, per, length, others * length)
-            scores = torch.cat([more + context.other_bias[:, None, None, None], scores], -1)
-            v = torch.cat([flat(v), v], 2)
-        out = scores.softmax(-1).view(batch, groups, per * length, -1) @ v
-        return out.view(batch, groups, per, length, size).permute(0, 3, 1, 2, 4).reshape(batch, length, -1)
+            flat = lambda t: t[:others].transpose(0, 1).reshape(1, groups, others * length, size).expand(batch, -1, -1, -1)
+            k, v = torch.cat([flat(k), k], 2), torch.cat([flat(v), v], 2)
+            bias = torch.cat([context.other_bias[:, None, None].expand(-1, -1, length, -1), bias], -1)
+        k, v = (t.repeat_interleave(heads // groups, 1) for t in (k, v))
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
+        return out.transpose(1, 2).reshape(batch, length, -1)
 
 
 class Context:

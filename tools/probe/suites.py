@@ -25,7 +25,7 @@ def recipes(length: int) -> list[dict]:
     def recipe(name: str, weight: float, context: int, reserve: int, shared: int, **tasks: str) -> dict:
         return dict(name=name, weight=weight, context=context, reserve=reserve, shared=shared, mixed=len(tasks) > 1, tasks=tasks)
 
-    counts = {384: (4, 8), 512: (4, 8, 14), 1024: (4, 12, 24, 38)}[length]
+    counts = {384: (4, 8), 512: (4, 8, 14), 1024: (4, 12, 22, 32)}[length]
     spans = {384: (24, 48), 512: (24, 64), 1024: (24, 80, 160)}[length]
     keys = {384: (2,), 512: (2, 3), 1024: (2, 4)}[length]
     made = [

@@ -2,17 +2,16 @@
 
     python train.py --kvgauge kvgauge --minutes 80 FOLDER
 
-FOLDER holds the tokenizer of vocabulary.py and gets `checkpoint.pt` and `train.json`.
+FOLDER holds the tokenizer of vocabulary.py and gets `checkpoint.pt` and the model folder `export`.
 """
 from __future__ import annotations
 
 import argparse
 import json
 import math
+import multiprocessing
 import os
-import queue
 import random
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 import data
+import export
 from model import NEVER, Config, Context, Optimizer, Probe
 
 
@@ -37,9 +37,9 @@ class Stage:
 
 
 STAGES = [
-    Stage(0.24, 320, 12, (0.020, 0.016), (1, 8)),
-    Stage(0.40, 512, 8, (0.016, 0.008), (8, 300)),
-    Stage(0.36, 1024, 4, (0.008, 0.0002), (200, 1000)),
+    Stage(0.20, 384, 12, (0.020, 0.016), (1, 8)),
+    Stage(0.38, 512, 8, (0.016, 0.008), (8, 300)),
+    Stage(0.42, 1024, 4, (0.008, 0.0002), (100, 1000)),
 ]
 #: Rows whose documents are distractors of all others.
 DISTRACTORS = 2
@@ -47,13 +47,18 @@ DISTRACTORS = 2
 TEXT_LOSS = 0.05
 #: Log-weight of a document's own facts that nobody asks about, at most.
 OWN_MOST = 4.0
-DOCUMENTS = 4000
+#: Documents dumped at a time.
+DOCUMENTS = 2400
+#: Steps of each stage of a smoke run.
+SMOKE_STEPS = 3
+EXPORT_SECONDS = 300
 
 
-def feed(options: argparse.Namespace, stage: Stage, pad: int, seed: int, out: queue.Queue) -> None:
-    """Fills the queue from fresh documents."""
+def feed(kvgauge: str, folder: Path, stage: Stage, documents: int, pad: int, seed: int, out: multiprocessing.Queue) -> None:
+    """Fills the queue from fresh documents; a process of its own."""
+    os.nice(5)
     seeds = iter(range(seed, 1 << 40, 1000))
-    source = lambda: data.load(options.kvgauge, options.folder, stage.length, DOCUMENTS, next(seeds))[0]
+    source = lambda: data.load(kvgauge, folder, stage.length, documents, next(seeds))
     for rows in data.batches(source, stage.length, stage.rows, pad, seed):
         out.put(rows)
 
@@ -129,49 +134,52 @@ def one_step(model: Probe, rows: list[data.Row], context: Context, pad: int, cou
 
 
 def save(folder: Path, model: Probe, optimizer: Optimizer, history: dict) -> None:
-    """Writes the checkpoint in one step."""
+    """Writes the checkpoint in one step, and the model folder that can be tried."""
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state(), "history": history}, folder / "checkpoint.tmp")
     os.replace(folder / "checkpoint.tmp", folder / "checkpoint.pt")
-    (folder / "train.json").write_text(json.dumps(history, indent=2) + "\n")
+    export.write(folder, folder / "export")
 
 
 def run_stage(options: argparse.Namespace, number: int, model: Probe, optimizer: Optimizer, history: dict, pad: int) -> None:
     """Trains until the stage's share of the time is used up."""
     stage = STAGES[number]
     minutes = options.minutes * stage.share
-    begun = history["stage_minutes"].get(str(number), 0.0)
-    if begun >= minutes:
+    spent = history["stage_minutes"].get(str(number), 0.0)
+    if spent >= minutes:
         return
     context = Context(stage.length, Config)
-    ready: queue.Queue = queue.Queue(maxsize=8)
+    ready: multiprocessing.Queue = multiprocessing.Queue(maxsize=8)
     seed = options.seed * 10_000_000 + number * 1_000_000 + history["steps"] * 13
-    threading.Thread(target=feed, args=(options, stage, pad, seed, ready), daemon=True).start()
-    draw, counts, last = random.Random(seed), Counts(), time.time()
-    step, line_at = 0, 0.0
-    while begun < minutes and (options.steps is None or step < options.steps):
-        rows = ready.get()
-        if step == 0:
-            last = line_at = time.time()
-        part = begun / minutes
+    documents = 60 if options.smoke else DOCUMENTS
+    feeder = multiprocessing.Process(
+        target=feed, args=(options.kvgauge, options.folder, stage, documents, pad, seed, ready), daemon=True)
+    feeder.start()
+    draw, counts = random.Random(seed), Counts()
+    rows = ready.get()
+    step, last = 0, time.time()
+    line_at = save_at = last
+    while spent < minutes and not (options.smoke and step == SMOKE_STEPS):
+        part = spent / minutes
         between = lambda pair: pair[0] + (pair[1] - pair[0]) * part
         low, high = (math.log(value) for value in stage.repeats)
         biases(rows, context, low + (high - low) * part, draw)
         one_step(model, rows, context, pad, counts)
-        warm = min(1.0, (history["steps"] + 1) / 20, (step + 1) / 5)
-        optimizer.step(between(stage.rate) * warm, between(stage.rate) * warm * 0.25)
+        rate = between(stage.rate) * min(1.0, (history["steps"] + 1) / 20, (step + 1) / 5)
+        optimizer.step(rate, rate * 0.25)
+        rows = ready.get(timeout=300)
         now = time.time()
-        begun += (now - last) / 60
-        last = now
-        step += 1
+        spent, last, step = spent + (now - last) / 60, now, step + 1
         history["steps"] += 1
         history["tokens"] += stage.length * stage.rows
-        history["stage_minutes"][str(number)] = begun
-        if step % 25 == 0:
-            speed = 25 * stage.length * stage.rows / (now - line_at)
-            print(f"T {stage.length} step {history['steps']} min {begun:.1f}/{minutes:.0f} tok/s {speed:.0f} {counts.line()}", flush=True)
+        history["stage_minutes"][str(number)] = spent
+        if step % 50 == 0:
+            speed = 50 * stage.length * stage.rows / (now - line_at)
+            print(f"T {stage.length} step {history['steps']} min {spent:.1f}/{minutes:.0f} tok/s {speed:.0f} {counts.line()}", flush=True)
             line_at = now
-        if step % 100 == 0:
+        if now - save_at > EXPORT_SECONDS:
             save(options.folder, model, optimizer, history)
+            save_at = now
+    feeder.terminate()
     save(options.folder, model, optimizer, history)
 
 
@@ -180,11 +188,12 @@ def main() -> None:
     parser.add_argument("--kvgauge", default="kvgauge")
     parser.add_argument("--minutes", type=float, default=120.0, help="training time over all stages")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, help="at most so many steps a stage, to try it out")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--smoke", action="store_true", help="a few steps of each stage, to try it out")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     tokenizer = Tokenizer.from_file(str(options.folder / "tokenizer.json"))
     Config.vocab_size = (tokenizer.get_vocab_size() + 63) // 64 * 64

@@ -179,6 +179,7 @@ class Probe(nn.Module):
         for head, back in ((0, 4), (1, 8)):
             self.look_back(second, head, 0, back)
         match = self.layers[config.layer_types.index(FULL)]
+        self.codes: list[Tensor] = []
         quarter, value = size // 4, first.v_proj[:size].clone()
         for j in range(4):
             code = torch.zeros(quarter, size)
@@ -187,7 +188,41 @@ class Probe(nn.Module):
             rows = slice(j * quarter, (j + 1) * quarter)
             match.k_proj[rows] = 1.3 * code @ out(j)
             match.q_proj[rows] = 1.3 * (code @ value if j == 0 else code @ out(j - 1))
+            self.codes.append(code)
         match.o_proj[:, :size] = match.v_proj[:size].t()
+
+    @torch.no_grad()
+    def start_with_equal_forms(self, vocabulary: dict[str, int], apart: float = 0.4) -> None:
+        """A word without the blank before it begins as the same word with it plus one common direction, so that a head that
+        copies one can say the other."""
+        direction = torch.randn(self.config.hidden_size) * apart
+        direction[0] = 0
+        for token, row in vocabulary.items():
+            other = vocabulary.get("\u0120" + token)
+            if other is not None:
+                self.embed_tokens[row] = self.embed_tokens[other] + direction
+
+    @torch.no_grad()
+    def start_at_question_mark(self, answer: int, mark: int) -> None:
+        """A head of the second layer takes the two tokens before the last question mark to the token that calls for the answer,
+        where a head of the first full layer looks for them two and three tokens back: behind `key:` and `key is`."""
+        size, head, group = self.config.head_dim, 2, 1
+        quarter, slow = size // 4, size // 2 - 1
+        first, second, match = self.layers[0], self.layers[1], self.layers[self.config.layer_types.index(FULL)]
+        keys, queries = slice(group * size, (group + 1) * size), slice(head * size, (head + 1) * size)
+        for matrix, rows, token in ((second.q_proj, queries, answer), (second.k_proj, keys, mark)):
+            direction = self.embed_tokens[token].clone()
+            direction[0] = 0
+            matrix[rows] *= 0.1
+            matrix[rows.start + slow] = 0.8 * direction / direction.norm()
+        match.q_proj[size : 2 * size] *= 0.1
+        for part, back in ((0, 1), (1, 2)):
+            taken = slice(part * quarter, (part + 1) * quarter)
+            second.v_proj[group * size + taken.start : group * size + taken.stop] = (
+                self.codes[back] @ first.o_proj[:, part * size : (part + 1) * size].t())
+            match.q_proj[size + back * quarter : size + (back + 1) * quarter] = (
+                30.0 * second.o_proj[:, head * size + taken.start : head * size + taken.stop].t())
+        match.o_proj[:, size : 2 * size] = match.v_proj[:size].t()
 
     def look_back(self, block: Block, head: int, group: int, back: int, amplitude: float = 1.3, fast: int = 8) -> None:
         """A head that attends `back` tokens back, by the fast frequencies of RoPE."""

@@ -198,6 +198,8 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(options.folder / "tokenizer.json"))
     Config.vocab_size = (tokenizer.get_vocab_size() + 63) // 64 * 64
     model = Probe()
+    model.start_with_equal_forms(tokenizer.get_vocab())
+    model.start_at_question_mark(tokenizer.token_to_id(data.ANSWER), tokenizer.encode("?").ids[0])
     optimizer = Optimizer(model)
     history = {"seed": options.seed, "steps": 0, "tokens": 0, "stage_minutes": {}}
     if options.resume:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -17,9 +19,9 @@ BOS, END, ANSWER, PAD = "<|bos|>", "<|end|>", "<|answer|>", "<|pad|>"
 #: Letters of the keys of `lookalike`, in turn.
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 KEY = f"(?:[{CONSONANTS}][{VOWELS}]){{3}}(?![A-Za-z])"
-#: One digit, one word with the space before it, one run of signs, or one blank: a token never reaches over two of them.
+#: One digit, with the blank before it if there is one, one word with the space before it, one run of signs, or one blank: a token never reaches over two of them.
 #: The space before a key stands alone, so that a key is the same three tokens in a line and in a question.
-PRETOKEN = rf"\d| (?={KEY})| ?[A-Za-z]+| ?[^\sA-Za-z\d]+|\s"
+PRETOKEN = rf" ?\d| (?={KEY})| ?[A-Za-z]+| ?[^\sA-Za-z\d]+|\s"
 #: An earlier answer ends with `<|end|>`, everything else is followed by the call for an answer.
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
@@ -42,6 +44,11 @@ def train(kvgauge: str, size: int) -> Tokenizer:
         for group in suites.dump(kvgauge, recipe, 700, 900_000, None):
             texts += [group[0]["messages"][-1]["content"]] + [item["answer"] for item in group]
             texts += [item["messages"][-1]["content"][-400:] for item in group[1:]]
+    # Every word in both forms: answers begin lines and stand in quotes, texts have a blank before a word.
+    words = Counter(word for text in texts for word in re.findall(r"[A-Za-z]{2,}", text))
+    common = [word for word, count in words.items() if count >= 4]
+    texts += ["\n".join(common) + "\n " + " ".join(common)] * 400
+    print(f"{len(common)} words")
     # First of all merges: consonant and vowel, so that every key splits in the same way.
     syllables = ["".join(pair) for pair in itertools.product(CONSONANTS, VOWELS)]
     texts += ["\n".join(syllables)] * 60_000
@@ -64,7 +71,7 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kvgauge", default="kvgauge")
-    parser.add_argument("--size", type=int, default=2816)
+    parser.add_argument("--size", type=int, default=6144)
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     tokenizer = train(options.kvgauge, options.size)

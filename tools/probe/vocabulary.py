@@ -18,10 +18,14 @@ import suites
 BOS, END, ANSWER, PAD = "<|bos|>", "<|end|>", "<|answer|>", "<|pad|>"
 #: Letters of the keys of `lookalike`, in turn.
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
-KEY = f"(?:[{CONSONANTS}][{VOWELS}]){{3}}(?![A-Za-z])"
-#: One digit, with the blank before it if there is one, one word with the space before it, one run of signs, or one blank: a token never reaches over two of them.
+SYLLABLE = f"[{CONSONANTS}][{VOWELS}]"
+KEY = f"(?:{SYLLABLE}){{3}}(?![A-Za-z])"
+#: One digit or one word, with the space before it, one run of signs, or one blank: a token never reaches over two of them.
 #: The space before a key stands alone, so that a key is the same three tokens in a line and in a question.
+#: Merges alone cannot promise that: `sinino` became `s in in o` where `in` was merged before `ni`.
 PRETOKEN = rf" ?\d| (?={KEY})| ?[A-Za-z]+| ?[^\sA-Za-z\d]+|\s"
+#: Inside a piece that is a key: its three syllables.
+SYLLABLES = f"^{SYLLABLE}(?=(?:{SYLLABLE}){{2}}$)|(?<=^{SYLLABLE}){SYLLABLE}(?={SYLLABLE}$)|(?<=^{SYLLABLE}{SYLLABLE}){SYLLABLE}$"
 #: An earlier answer ends with `<|end|>`, everything else is followed by the call for an answer.
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
@@ -34,6 +38,7 @@ def train(kvgauge: str, size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(PRETOKEN), "isolated"),
+        pre_tokenizers.Split(Regex(SYLLABLES), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ])
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,9 +54,8 @@ def train(kvgauge: str, size: int) -> Tokenizer:
     common = [word for word, count in words.items() if count >= 4]
     texts += ["\n".join(common) + "\n " + " ".join(common)] * 400
     print(f"{len(common)} words")
-    # First of all merges: consonant and vowel, so that every key splits in the same way.
     syllables = ["".join(pair) for pair in itertools.product(CONSONANTS, VOWELS)]
-    texts += ["\n".join(syllables)] * 60_000
+    texts += ["\n".join(syllables)] * 1000
     tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
         vocab_size=size, special_tokens=[BOS, END, ANSWER, PAD], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))

@@ -1,8 +1,9 @@
 """Writes a checkpoint as a model folder that `kvgauge run --model` and transformers load.
 
     python export.py FOLDER OUT
+    python export.py FOLDER OUT --fixture logits.json
 
-FOLDER holds the tokenizer and `checkpoint.pt`.
+FOLDER holds the tokenizer and `checkpoint.pt`. The fixture holds what transformers computes of the written folder in float32.
 """
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from model import SLIDING, Config
-from vocabulary import BOS, END, PAD
+from model import SLIDING, Config, Context, Probe
+from vocabulary import ANSWER, BOS, END, PAD
 
 #: Positions matter only inside the window, so any length will do.
 MAX_POSITIONS = 1 << 20
@@ -70,12 +71,53 @@ def write(folder: Path, out: Path) -> None:
     (out / "probe.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
+PROMPT = "The text below contains some facts to remember. You will be asked about them afterwards.\n\nText: {}\n\nQuestion: {}"
+SENTENCE = "The special number for the {} is {}."
+FIXTURE_KEYS = ("southern mitten", "black thimble", "distant necklace", "granite rain", "strange map")
+
+
+def fixture_prompts() -> list[str]:
+    """A short and a longer text; the longer one reaches over many windows."""
+    sentences = lambda count: " ".join(SENTENCE.format(FIXTURE_KEYS[i % 5] if i < 5 else f"jug {i}", 1_234_567 + 654_321 * i % 8_000_000)
+                                       for i in range(count))
+    return [PROMPT.format(sentences(count), f"What is the special number for the {FIXTURE_KEYS[0]}?") + ANSWER for count in (1, 17)]
+
+
+def fixture(out: Path, path: Path, top: int = 8) -> None:
+    """Token ids with the strongest logits behind the last of them, of transformers and of ours, which must agree."""
+    from transformers import AutoModelForCausalLM
+
+    theirs = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    Config.vocab_size = theirs.config.vocab_size
+    ours = Probe()
+    kept = load_file(out / "model.safetensors")
+    ours.load_state_dict({mine: kept[name].float() for name, mine in names(len(Config.layer_types)).items()})
+    cases = []
+    for prompt in fixture_prompts():
+        ids = tokenizer.encode(BOS + prompt).ids
+        padded = ids + [tokenizer.token_to_id(PAD)] * (-len(ids) % Config.sliding_window)
+        context = Context(len(padded), Config)
+        context.own_bias = torch.zeros(1, len(padded))
+        with torch.no_grad():
+            logits = theirs(torch.tensor([ids])).logits[0]
+            mine = ours(torch.tensor([padded]), torch.arange(len(ids)), context)
+        assert torch.allclose(logits, mine, atol=1e-3), float((logits - mine).abs().max())
+        values, tokens = logits[-1].topk(top)
+        cases.append({"token_ids": ids, "top": [[token, round(value, 5)] for token, value in zip(tokens.tolist(), values.tolist())],
+                      "argmax": logits.argmax(-1).tolist()})
+    path.write_text(json.dumps({"dtype": "float32", "cases": cases}) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--fixture", type=Path)
     options = parser.parse_args()
     write(options.folder, options.out)
+    if options.fixture:
+        fixture(options.out, options.fixture)
 
 
 if __name__ == "__main__":

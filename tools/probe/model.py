@@ -13,6 +13,10 @@ from torch import Tensor, nn
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 NEVER = -1e9
+#: How much louder than the token itself the tokens before it are at first, so that matching them is not drowned by it.
+LOUD = 2.0
+#: Strength at first of the query for a key.
+FETCH = 12.0
 
 
 class Config:
@@ -166,6 +170,7 @@ class Probe(nn.Module):
         self.embed_tokens.normal_()
         self.norm.fill_(0.04)
         self.embed_tokens[:, 0] = config.constant
+        self.embed_tokens[:, -size:] = 0
         for block in self.layers:
             for matrix, gain in ((block.q_proj, 1.0), (block.k_proj, 1.0), (block.v_proj, 1.0), (block.gate_proj, 1.0),
                                  (block.up_proj, 1.0), (block.o_proj, 0.5), (block.down_proj, 0.2)):
@@ -175,20 +180,19 @@ class Probe(nn.Module):
             self.look_back(first, head, head // 2, back)
         first.v_proj[size : 2 * size] = first.v_proj[:size]
         first.v_proj[:, 0] = 0
-        nn.init.orthogonal_(first.o_proj, gain=1.0)
+        nn.init.orthogonal_(first.o_proj, gain=LOUD)
+        first.o_proj[-size:] = 0
         for head, back in ((0, 4), (1, 8)):
             self.look_back(second, head, 0, back)
         match = self.layers[config.layer_types.index(FULL)]
-        self.codes: list[Tensor] = []
         quarter, value = size // 4, first.v_proj[:size].clone()
         for j in range(4):
             code = torch.zeros(quarter, size)
             nn.init.orthogonal_(code)
             out = lambda head: first.o_proj[:, head * size : (head + 1) * size].t()
             rows = slice(j * quarter, (j + 1) * quarter)
-            match.k_proj[rows] = 1.3 * code @ out(j)
-            match.q_proj[rows] = 1.3 * (code @ value if j == 0 else code @ out(j - 1))
-            self.codes.append(code)
+            match.k_proj[rows] = 1.3 / LOUD * code @ out(j)
+            match.q_proj[rows] = 1.3 * (code @ value if j == 0 else code @ out(j - 1) / LOUD)
         match.o_proj[:, :size] = match.v_proj[:size].t()
 
     @torch.no_grad()
@@ -205,24 +209,33 @@ class Probe(nn.Module):
     @torch.no_grad()
     def start_at_question_mark(self, answer: int, mark: int) -> None:
         """A head of the second layer takes the two tokens before the last question mark to the token that calls for the answer,
-        where a head of the first full layer looks for them two and three tokens back: behind `key:` and `key is`."""
+        where a head of the first full layer looks for them two and three tokens back: behind `key:` and `key is`.
+
+        The last coordinates of the embedding are free at first and carry the key.
+        Half a head of 64 for each token: with a quarter, chance matches of other positions are as strong as the right one."""
         size, head, group = self.config.head_dim, 2, 1
-        quarter, slow = size // 4, size // 2 - 1
+        half, slow = size // 2, size // 2 - 1
         first, second, match = self.layers[0], self.layers[1], self.layers[self.config.layer_types.index(FULL)]
         keys, queries = slice(group * size, (group + 1) * size), slice(head * size, (head + 1) * size)
         for matrix, rows, token in ((second.q_proj, queries, answer), (second.k_proj, keys, mark)):
             direction = self.embed_tokens[token].clone()
             direction[0] = 0
             matrix[rows] *= 0.1
-            matrix[rows.start + slow] = 0.8 * direction / direction.norm()
-        match.q_proj[size : 2 * size] *= 0.1
-        for part, back in ((0, 1), (1, 2)):
-            taken = slice(part * quarter, (part + 1) * quarter)
-            second.v_proj[group * size + taken.start : group * size + taken.stop] = (
-                self.codes[back] @ first.o_proj[:, part * size : (part + 1) * size].t())
-            match.q_proj[size + back * quarter : size + (back + 1) * quarter] = (
-                30.0 * second.o_proj[:, head * size + taken.start : head * size + taken.stop].t())
-        match.o_proj[:, size : 2 * size] = match.v_proj[:size].t()
+            matrix[rows.start + slow] = 1.6 * direction / direction.norm()
+        for part in (0, 1):
+            code = torch.empty(half, size)
+            nn.init.orthogonal_(code)
+            back = lambda tokens: code @ first.o_proj[:, (tokens - 1) * size : tokens * size].t() / LOUD
+            taken = slice(part * half, (part + 1) * half)
+            here = lambda at: slice(at * size + taken.start, at * size + taken.stop)
+            second.v_proj[here(group)] = back(part + 1)
+            match.k_proj[here(group)] = back(part + 2)
+        match.q_proj[queries] = 0
+        match.q_proj[queries, -size:] = FETCH * torch.eye(size)
+        second.o_proj[-size:] = 0
+        second.o_proj[:, queries] = 0
+        second.o_proj[-size:, queries] = torch.eye(size)
+        match.o_proj[:, queries] = match.v_proj[keys].t()
 
     def look_back(self, block: Block, head: int, group: int, back: int, amplitude: float = 1.3, fast: int = 8) -> None:
         """A head that attends `back` tokens back, by the fast frequencies of RoPE."""

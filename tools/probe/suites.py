@@ -74,3 +74,13 @@ def dump(kvgauge: str, recipe: dict, documents: int, seed: int, tokenizer: Path 
                 yield group
         if process.returncode:
             raise SystemExit(f"`{' '.join(command)}` failed")
+
+
+def versions(kvgauge: str) -> dict:
+    """Versions of the generators and of the lexicon that the documents come from."""
+    tasks, lexicon = {}, ""
+    for recipe in recipes(512):
+        for group in dump(kvgauge, recipe, 1, 1, None):
+            tasks |= {item["task"]: item["generator_version"] for item in group}
+            lexicon = group[0]["lexicon_version"]
+    return {"tasks": dict(sorted(tasks.items())), "lexicon_version": lexicon}

@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 
 import data
 import export
+import suites
 from model import NEVER, Config, Context, Optimizer, Probe
 
 
@@ -201,7 +202,7 @@ def main() -> None:
     model.start_with_equal_forms(tokenizer.get_vocab())
     model.start_at_question_mark(tokenizer.token_to_id(data.ANSWER), tokenizer.encode("?").ids[0])
     optimizer = Optimizer(model)
-    history = {"seed": options.seed, "steps": 0, "tokens": 0, "stage_minutes": {}}
+    history = {"seed": options.seed, "steps": 0, "tokens": 0, "stage_minutes": {}, **suites.versions(options.kvgauge)}
     if options.resume:
         kept = torch.load(options.folder / "checkpoint.pt")
         model.load_state_dict(kept["model"])

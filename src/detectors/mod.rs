@@ -118,7 +118,7 @@ pub struct Detector {
 pub static DETECTORS: &[Detector] = &[
     Detector {
         kind: FindingKind::Repetition,
-        version: 3,
+        version: 4,
         summary: "loops (exact, with counters past the expected end, restated), doubled words, runs of one character",
         detect: repetition::detect,
     },
@@ -130,7 +130,7 @@ pub static DETECTORS: &[Detector] = &[
     },
     Detector {
         kind: FindingKind::Truncation,
-        version: 3,
+        version: 4,
         summary: "ends with something open, in mid-sentence, or far before the end of what was expected",
         detect: truncation::detect,
     },
@@ -160,7 +160,7 @@ pub static DETECTORS: &[Detector] = &[
     },
     Detector {
         kind: FindingKind::PromptEcho,
-        version: 2,
+        version: 3,
         summary: "the prompt or its instructions again instead of an answer",
         detect: prompt_echo::detect,
     },

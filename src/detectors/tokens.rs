@@ -240,6 +240,25 @@ mod tests {
     }
 
     #[test]
+    fn letters_digits_and_marks_of_one_byte_have_hashes_of_their_own() {
+        let bytes: String = (b'!'..=b'~').map(|byte| format!("{} ", char::from(byte))).collect();
+        let mut hashes: Vec<u64> = tokens(&bytes).iter().map(|token| token.hash).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), usize::from(b'~' - b'!') + 1);
+    }
+
+    #[test]
+    fn a_hash_does_not_depend_on_what_follows() {
+        for word in ["a", "ledger", "harbours", "internationalisation", "港", "naïve", "1234567890123"] {
+            let alone = tokens(word)[0].hash;
+            for text in [format!("{word} "), format!("{word}, and so on for some time"), format!("x {word}\n")] {
+                assert!(tokens(&text).iter().any(|token| token.hash == alone), "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn equal_words_have_equal_hashes_and_masked_numbers_are_alike() {
         let found = tokens("row 17 row 18 wor 17");
         assert_eq!(found[0].hash, found[2].hash);

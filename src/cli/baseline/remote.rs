@@ -363,6 +363,8 @@ mod objects {
                     "{error}"
                 );
             }
+            // Nothing is asked yet; without a provider of TLS the client could not even be made.
+            assert!(Remote::open("s3://bucket/some/prefix").is_ok());
             assert_eq!(split_name("s3://bucket/a/nightly").unwrap(), ("s3://bucket/a", "nightly"));
             assert_eq!(split_name("s3://bucket/nightly").unwrap(), ("s3://bucket", "nightly"));
             assert!(split_name("s3://bucket").is_err() && split_name("s3://bucket/a/").is_err());

@@ -24,6 +24,7 @@ mod turns;
 
 use std::collections::BTreeSet;
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::record::Record;
@@ -63,8 +64,12 @@ pub fn compare(baseline: &Record, control: Option<&Record>, candidates: &[Record
     if base.samples.is_empty() {
         return Err(CompareError::NothingMeasured { arm: base.name().into() });
     }
-    let control = control.map(|record| compare_arm(&base, record)).transpose()?;
-    let compared = candidates.iter().map(|record| compare_arm(&base, record)).collect::<Result<Vec<_>, _>>()?;
+    let (control, compared) = rayon::join(
+        || control.map(|record| compare_arm(&base, record)).transpose(),
+        || candidates.par_iter().map(|record| compare_arm(&base, record)).collect::<Vec<_>>(),
+    );
+    // Collected in order first, so that of several errors it is always the same that is told.
+    let (control, compared) = (control?, compared.into_iter().collect::<Result<Vec<_>, _>>()?);
     let everything = std::iter::once(baseline).chain(candidates).flat_map(|record| &record.samples);
     let bins: BTreeSet<Bin> = everything.clone().map(|sample| sample.bin).collect();
     let tasks: BTreeSet<(TaskGroup, &str)> =

@@ -1,4 +1,6 @@
-//! How numbers with a unit are read and printed: one way each.
+//! How numbers with a unit are read and printed: one way each. A moment is seconds since 1970 in UTC; clocks are the command line's.
+
+use chrono::{DateTime, NaiveDateTime};
 
 /// Reads a token count: `512`, `2k`, `8K`, `131072`, `2Ki` (1K = 1,024 tokens).
 pub fn parse_token_count(text: &str) -> Option<u32> {
@@ -75,6 +77,23 @@ pub fn format_seconds(seconds: f64) -> String {
     }
 }
 
+/// 31 December 9999: beyond it a year has five digits.
+const MAX_UNIX_S: u64 = 253_402_300_799;
+
+const UTC_PATTERN: &str = "%Y-%m-%dT%H:%M:%SZ";
+
+/// Prints a moment: `2026-11-30T20:01:22Z`; later than the year 9999 is its last second.
+pub fn format_utc(unix_s: u64) -> String {
+    let seconds = i64::try_from(unix_s.min(MAX_UNIX_S)).expect("a date before the year 10000");
+    DateTime::from_timestamp(seconds, 0).expect("a date before the year 10000").format(UTC_PATTERN).to_string()
+}
+
+/// Reads what [`format_utc`] prints; `None` for every other text.
+pub fn parse_utc(text: &str) -> Option<u64> {
+    let seconds = NaiveDateTime::parse_from_str(text, UTC_PATTERN).ok()?.and_utc().timestamp().try_into().ok()?;
+    (format_utc(seconds) == text).then_some(seconds)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,5 +118,40 @@ mod tests {
         assert_eq!(format_points(-0.0001), "0.0");
         assert_eq!(format_seconds(0.44), "0.4 s");
         assert_eq!(format_seconds(185.0), "3 min 05 s");
+    }
+
+    #[test]
+    fn every_day_of_four_centuries_and_its_seconds_come_back() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_796_068_882, "2026-11-30T20:01:22Z"),
+            (MAX_UNIX_S, "9999-12-31T23:59:59Z"),
+        ] {
+            assert_eq!((format_utc(seconds).as_str(), parse_utc(text)), (text, Some(seconds)));
+        }
+        for day in 0..146_097 {
+            let seconds = day * 86_400 + day * 7 % 86_400;
+            assert_eq!(parse_utc(&format_utc(seconds)), Some(seconds));
+        }
+    }
+
+    #[test]
+    fn other_spellings_are_no_moments() {
+        for text in [
+            "",
+            "2026-11-30",
+            "2026-11-31T00:00:00Z",
+            "2026-13-01T00:00:00Z",
+            "2026-11-30T24:00:00Z",
+            "2026-11-30T20:01:22z",
+            "2026-11-30T20:01:22+00:00",
+            "1969-12-31T23:59:59Z",
+            "+026-11-30T20:01:22Z",
+            "２０２６-11-30T20:01:22Z",
+        ] {
+            assert_eq!(parse_utc(text), None, "{text}");
+        }
     }
 }

@@ -17,14 +17,12 @@ mod sealed;
 mod store;
 #[cfg(test)]
 mod tests;
-mod utc;
 
 pub use adopt::{FieldDifference, adopt, adopted_manifest, differences};
 pub use content::{CONTENT_FILE, Damage, content_files};
 pub use error::BaselineError;
 pub use pointer::{BinItems, POINTER_FILE, Past, Pointer, default_name};
 pub use store::{Acceptance, Baseline, Change, Store, Verified};
-pub use utc::{seconds_of_utc, utc};
 
 /// Where baselines are kept unless another folder is named.
 pub const DEFAULT_DIR: &str = "baselines";

@@ -12,6 +12,7 @@ use crate::record::samples::tests::sample;
 use crate::record::{MANIFEST_FILE, Record, RecordWriter, SAMPLES_FILE};
 use crate::sample::Outcome;
 use crate::setup::{Arm, Check, CheckStatus, Evidence, KV_CACHE_DTYPE};
+use crate::units::format_utc;
 
 const THEN: &str = "2026-11-30T20:01:22Z";
 
@@ -94,9 +95,9 @@ fn the_same_answers_are_the_same_content_whatever_they_took() {
     assert_eq!(after, before, "accepting the same again changed a file");
     let renew =
         Acceptance { run: again, name: Some("nightly"), note: Some("again"), renew: true, ..Acceptance::default() };
-    let (renewed, change) = desk.store().accept(&Acceptance { accepted_at: utc(1), ..renew }).unwrap();
+    let (renewed, change) = desk.store().accept(&Acceptance { accepted_at: format_utc(1), ..renew }).unwrap();
     assert_eq!((change, renewed.hash, renewed.history.len()), (Change::Renewed, pointer.hash, 0));
-    assert_eq!((renewed.accepted_at, renewed.note.as_deref()), (utc(1), Some("again")));
+    assert_eq!((renewed.accepted_at, renewed.note.as_deref()), (format_utc(1), Some("again")));
 }
 
 #[test]

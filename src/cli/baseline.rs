@@ -6,8 +6,9 @@ pub(crate) mod remote;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kvgauge::baseline::{Acceptance, BaselineError, Change, Past, Pointer, Store, Verified, seconds_of_utc, utc};
+use kvgauge::baseline::{Acceptance, BaselineError, Change, Past, Pointer, Store, Verified};
 use kvgauge::sample::Bin;
+use kvgauge::units::{format_utc, parse_utc};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -52,7 +53,7 @@ fn now() -> u64 {
 
 /// Whole days since a baseline was accepted; a clock that is behind makes it none.
 fn age_days(pointer: &Pointer) -> u64 {
-    now().saturating_sub(seconds_of_utc(&pointer.accepted_at).unwrap_or(0)) / 86_400
+    now().saturating_sub(parse_utc(&pointer.accepted_at).unwrap_or(0)) / 86_400
 }
 
 /// Refuses a baseline that is older than it may be, and warns of an old one.
@@ -83,7 +84,7 @@ fn accept(args: &AcceptArgs) -> Result<Exit, Failure> {
         arm: args.arm.as_deref(),
         name: args.name.as_deref(),
         note: args.note.as_deref(),
-        accepted_at: utc(now()),
+        accepted_at: format_utc(now()),
         renew: args.renew,
     };
     let (pointer, change) = match remote::is_address(&args.into) {

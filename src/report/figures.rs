@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::gate::Ruling;
 use crate::sample::Bin;
-use crate::units::{format_percent, format_points};
+use crate::units::{format_percent, format_points, format_utc};
 
 /// What stands where a figure is not known.
 pub(crate) const UNKNOWN: &str = "–";
@@ -120,18 +120,8 @@ pub(crate) fn counted(n: u64, noun: &str) -> String {
 
 /// Unix milliseconds as `2026-11-29 23:59`, in UTC: a report must not depend on where it is rendered.
 pub(crate) fn utc_minute(unix_ms: u64) -> String {
-    let minutes = unix_ms / 60_000;
-    let (hour, minute) = (minutes / 60 % 24, minutes % 60);
-    // Days to a date by eras of 400 years that start on 1 March, so that the leap day is the last of its year.
-    let days = minutes / 1440 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}")
+    let text = format_utc(unix_ms / 1000);
+    format!("{} {}", &text[..10], &text[11..16])
 }
 
 /// A bin, or `all` for pooled rows.
